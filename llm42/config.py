@@ -1,0 +1,151 @@
+"""The configuration of a deployment: one frozen model, read from ``args`` in the Serve YAML.
+
+Only what can be judged without loading a model is judged here; what needs the model or the machine is
+judged by :mod:`llm42.preflight` before a replica starts.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+DEFAULT_VERIFY_BATCH_SIZE = 4
+RUN_AHEAD_WINDOWS = 4
+
+
+def _yaml_switch(value: object) -> object:
+    """YAML 1.1 reads a bare ``off`` / ``on`` as a boolean; here they are words."""
+    return {False: "off", True: "on"}[value] if isinstance(value, bool) else value
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Pool(Frozen):
+    """What the two engine pools have in common."""
+
+    replicas: int = Field(1, ge=1, description="Engines in this pool, one Serve replica each.")
+    threads: int = Field(1, ge=1, description="CPU threads of one engine. Part of the fingerprint of a verifier.")
+    num_cpus: float | None = Field(
+        None, ge=0, description="CPUs Ray reserves for a replica; by default its threads, or 1 beside a GPU."
+    )
+    num_gpus: float | None = Field(
+        None, ge=0, description="GPUs Ray reserves for a replica; by default one per rank if the cluster has any."
+    )
+    resources: dict[str, float] = Field(
+        default_factory=dict, description="Custom Ray resources, to pin this pool to its own nodes."
+    )
+    engine: dict[str, Any] = Field(
+        default_factory=dict, description="Further vLLM engine arguments (names as in vllm.EngineArgs)."
+    )
+    env: dict[str, str] = Field(default_factory=dict, description="Further environment variables of a replica.")
+
+
+class FastPath(Pool):
+    """The drafting pool: vLLM as it comes, fast and not repeatable."""
+
+
+class Verifier(Pool):
+    """The replay pool: same model, fixed shape."""
+
+    max_queued: int = Field(
+        256, ge=1, description="Replay requests that one verifier holds; one more is refused with a retryable error."
+    )
+
+
+class Router(Frozen):
+    """The HTTP ingress."""
+
+    replicas: int = Field(1, ge=1, description="Ingress replicas (CPU only).")
+    max_requests: int = Field(
+        512, ge=1, description="Requests in one router at a time; one more is answered 503 with Retry-After."
+    )
+    enable_auto_tool_choice: bool = Field(False, description="vLLM's flag of the same name.")
+    tool_call_parser: str | None = Field(None, description="vLLM's flag of the same name.")
+
+
+class Cadence(Frozen):
+    """When candidates are sent to a verifier. Decides speed, never output."""
+
+    mode: Literal["adaptive", "window"] = Field(
+        "adaptive",
+        description="window: at window boundaries and at the end; adaptive: also earlier, while a verifier has idle rows.",
+    )
+    min_candidates: int = Field(
+        8, ge=1, description="adaptive: fewest drafted tokens worth a pass before the window is full."
+    )
+
+
+class Timeouts(Frozen):
+    """Seconds. Every cross-actor call has one."""
+
+    replay_s: float = Field(60, gt=0, description="One replay call, queueing included; then another verifier is asked.")
+    verify_s: float = Field(180, gt=0, description="All tries of one replay; then the request fails with a 503.")
+    draft_s: float = Field(
+        30, gt=0, description="Without a drafted token for this long, the draft is restarted (deterministic requests)."
+    )
+    control_s: float = Field(10, gt=0, description="A control call: submit, abort, discover.")
+
+
+class Config(Frozen):
+    """Everything that `serve run` reads from ``args``."""
+
+    model: str = Field("demo", min_length=1, description="`demo`, a local directory, or a hub id.")
+    served_model_name: str | None = Field(None, min_length=1, description="Name in the API; by default the model's.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Of both pools.")
+    max_model_len: int | None = Field(
+        None, ge=2, description="Context, in tokens; by default the model's. Rounded down to a multiple of window_size."
+    )
+    determinism: Annotated[Literal["off", "seeded", "on"], BeforeValidator(_yaml_switch)] = Field(
+        "off",
+        description="Which requests are deterministic when they do not say `is_deterministic`: none, those with a `seed`, all.",
+    )
+    window_size: int = Field(32, ge=1, description="W: tokens in a replay window.")
+    verify_batch_size: int = Field(
+        DEFAULT_VERIFY_BATCH_SIZE, ge=1, description="G: windows in a replay pass."
+    )
+    strict: bool = Field(False, description="G = 1: needs no row independence of the kernels.")
+    cadence: Cadence = Field(default_factory=Cadence)
+    run_ahead: int | None = Field(
+        None, ge=1, description="Most drafted tokens that may wait for verification; by default 4 windows."
+    )
+    fast_path: FastPath = Field(default_factory=FastPath)
+    verifier: Verifier = Field(default_factory=Verifier)
+    router: Router = Field(default_factory=Router)
+    timeouts: Timeouts = Field(default_factory=Timeouts)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _strict_is_one_row(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("strict") is True:
+            if data.get("verify_batch_size", 1) != 1:
+                raise ValueError(
+                    f"verify_batch_size is {data['verify_batch_size']}, but strict mode replays one row at a time: "
+                    "set it to 1, leave it out, or set strict to false"
+                )
+            return {**data, "verify_batch_size": 1}
+        return data
+
+    @model_validator(mode="after")
+    def _combinations(self) -> "Config":
+        if self.max_run_ahead < self.window_size:
+            raise ValueError(
+                f"run_ahead is {self.max_run_ahead}, less than window_size {self.window_size}: a window would never "
+                f"fill; use at least {self.window_size}"
+            )
+        if self.max_model_len is not None and self.max_model_len < self.window_size:
+            raise ValueError(
+                f"max_model_len is {self.max_model_len}, less than window_size {self.window_size}: "
+                "no window fits; raise it or choose a smaller window_size"
+            )
+        if self.timeouts.verify_s < self.timeouts.replay_s:
+            raise ValueError(
+                f"timeouts.verify_s is {self.timeouts.verify_s}, less than timeouts.replay_s "
+                f"{self.timeouts.replay_s}: it bounds all tries together, so make it at least as long"
+            )
+        return self
+
+    @property
+    def max_run_ahead(self) -> int:
+        """Most drafted tokens that may wait for verification."""
+        return self.run_ahead if self.run_ahead is not None else RUN_AHEAD_WINDOWS * self.window_size
