@@ -40,6 +40,11 @@ class Pool(Frozen):
     )
     env: dict[str, str] = Field(default_factory=dict, description="Further environment variables of a replica.")
 
+    @property
+    def ranks(self) -> int:
+        """Processes that share one engine's model."""
+        return int(self.engine.get("tensor_parallel_size", 1))
+
 
 class FastPath(Pool):
     """The drafting pool: vLLM as it comes, fast and not repeatable."""
@@ -60,8 +65,9 @@ class Router(Frozen):
     max_requests: int = Field(
         512, ge=1, description="Requests in one router at a time; one more is answered 503 with Retry-After."
     )
-    enable_auto_tool_choice: bool = Field(False, description="vLLM's flag of the same name.")
-    tool_call_parser: str | None = Field(None, description="vLLM's flag of the same name.")
+    arguments: list[str] = Field(
+        default_factory=list, description="Further arguments of `vllm serve` for the OpenAI frontend."
+    )
 
 
 class Cadence(Frozen):
@@ -142,6 +148,27 @@ class Config(Frozen):
             raise ValueError(
                 f"timeouts.verify_s is {self.timeouts.verify_s}, less than timeouts.replay_s "
                 f"{self.timeouts.replay_s}: it bounds all tries together, so make it at least as long"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fixed_shape(self) -> "Config":
+        rows, slots = self.verify_batch_size, self.verify_batch_size * self.window_size
+        for name, least, why in (
+            ("max_num_seqs", rows, f"verify_batch_size {rows}"),
+            ("max_num_batched_tokens", slots, f"verify_batch_size x window_size = {rows} x {self.window_size}"),
+        ):
+            value = self.verifier.engine.get(name)
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ValueError(
+                    f"verifier.engine.{name} is {value!r}, but a replay pass needs {why}: make it at least {least}, "
+                    "or leave it out"
+                )
+        block = self.verifier.engine.get("block_size")
+        if block is not None and (not isinstance(block, int) or block <= 0 or block % self.window_size):
+            raise ValueError(
+                f"verifier.engine.block_size is {block!r}, not a multiple of window_size {self.window_size}: a window "
+                "must not straddle two KV blocks; leave it out, and the smallest that fits is used"
             )
         return self
 

@@ -62,3 +62,5 @@ class ReplayReply:
     """1-based rank of each canonical token in its distribution."""
     idle_rows: int
     """Rows of a replay pass that found no work when this reply left: room to verify earlier."""
+    replica_id: str = ""
+    """Who answered: its cache holds this sequence, so ask it again. A hint, not part of the answer."""

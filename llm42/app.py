@@ -1,0 +1,78 @@
+"""The Serve application: ``import_path: llm42.app:build`` in a Serve YAML, with a :class:`Config` as ``args``."""
+
+import logging
+from typing import Any
+
+import ray
+from pydantic import ValidationError
+from ray import serve
+from ray.serve import Application
+from ray.serve.config import RequestRouterConfig
+
+from llm42.config import Config, Pool
+from llm42.environment import OFFLINE_ENV, router_env
+from llm42.fastpath.deployment import FastPath
+from llm42.fastpath.settings import fastpath_env
+from llm42.internals import require_ray
+from llm42.internals.pinned_router import PinnedRouter
+from llm42.models import resolve_model
+from llm42.preflight import require_servable
+from llm42.resources import actor_resources, require_resources
+from llm42.router.deployment import Router
+from llm42.verifier.deployment import Verifier
+from llm42.verifier.settings import verifier_env
+
+logger = logging.getLogger("ray.serve")
+
+
+def read_config(args: dict[str, Any]) -> Config:
+    """Raises ValueError with one line for each wrong field: its name, what it is, and what would be right."""
+    try:
+        return Config.model_validate(args)
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors():
+            name = ".".join(str(part) for part in problem["loc"]) or "args"
+            given = "" if problem["type"] in ("missing", "value_error") else f" (got {problem['input']!r})"
+            lines.append(f"  {name}: {problem['msg']}{given}")
+        raise ValueError("the configuration is wrong:\n" + "\n".join(lines)) from None
+
+
+def build(args: dict[str, Any]) -> Application:
+    """The builder that `serve run` calls. Everything that can be refused before a model is loaded is refused here."""
+    require_ray()
+    config = read_config(args)
+    cluster = ray.cluster_resources()
+    gpus = cluster.get("GPU", 0) > 0
+    model_path = resolve_model(config.model)
+    require_servable(config, model_path)
+    require_resources(config, cluster)
+    offline = OFFLINE_ENV if model_path != config.model else {}
+
+    def pool(part: type, settings: Pool, env: dict[str, str], *, max_ongoing: int) -> Any:
+        return serve.deployment(part).options(
+            name=part.__name__,
+            num_replicas=settings.replicas,
+            max_ongoing_requests=max_ongoing,
+            ray_actor_options={
+                **actor_resources(settings, gpus=gpus),
+                "runtime_env": {"env_vars": {**offline, **env, **settings.env}},
+            },
+            request_router_config=RequestRouterConfig(request_router_class=PinnedRouter),
+            health_check_period_s=2,
+            health_check_timeout_s=30,
+            graceful_shutdown_timeout_s=10,
+        )
+
+    fast_path = pool(FastPath, config.fast_path, fastpath_env(config), max_ongoing=10_000)
+    verifier = pool(Verifier, config.verifier, verifier_env(config), max_ongoing=config.verifier.max_queued + 16)
+    router = serve.deployment(serve.ingress()(Router)).options(
+        name="Router",
+        num_replicas=config.router.replicas,
+        max_ongoing_requests=2 * config.router.max_requests,
+        ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": {**offline, **router_env()}}},
+        health_check_period_s=5,
+        health_check_timeout_s=30,
+        graceful_shutdown_timeout_s=10,
+    )
+    return router.bind(config, fast_path.bind(config), verifier.bind(config))

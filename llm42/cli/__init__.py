@@ -1,0 +1,22 @@
+"""The command line: ``llm42 serve | model | check``.
+
+Ray, vLLM and torch are imported by the commands that need them, when they need them: help answers at once.
+"""
+
+import typer
+
+from llm42.cli.check import check
+from llm42.cli.model import model
+from llm42.cli.serve import serve
+
+__all__ = ["main"]
+
+main = typer.Typer(
+    help="Deterministic LLM serving: decode fast, verify, commit or roll back.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+main.command()(serve)
+main.command()(check)
+main.add_typer(model, name="model")

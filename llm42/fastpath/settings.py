@@ -1,0 +1,41 @@
+"""What the configuration means to vLLM on the fast path: engine arguments and environment."""
+
+from typing import Any
+
+from llm42.config import Config
+
+CPU_KV_CACHE_BYTES = 2 << 30
+"""On a CPU vLLM would otherwise take a share of the whole machine's memory, for each engine."""
+
+
+def fastpath_engine_args(config: Config, model_path: str) -> dict[str, Any]:
+    """Arguments of ``vllm.EngineArgs``: vLLM's defaults, the pool's ``engine`` on top.
+
+    ``max_model_len`` is not rounded to windows here, so it is never less than a verifier's.
+    """
+    from vllm.platforms import current_platform
+
+    args: dict[str, Any] = {
+        "model": model_path,
+        "dtype": config.dtype,
+        "max_model_len": config.max_model_len,
+        "enable_prefix_caching": True,
+        "disable_log_stats": True,
+    }
+    if current_platform.is_cpu():
+        args |= {"enforce_eager": True, "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES}
+    return args | config.fast_path.engine
+
+
+def fastpath_env(config: Config) -> dict[str, str]:
+    """Environment of a fast path replica, to be set before its process starts."""
+    return {
+        "OMP_NUM_THREADS": str(config.fast_path.threads),
+        # Two engines on one machine must not both bind to its first cores.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        **config.fast_path.env,
+    }

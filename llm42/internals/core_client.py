@@ -1,0 +1,122 @@
+"""The seam on the router's side: a vLLM ``EngineCoreClient`` that is not an engine.
+
+Relies on vLLM 0.32.0: the methods that ``AsyncLLM`` calls on its core for text generation, and the layout of
+``EngineCoreOutput`` and ``LogprobsLists``.
+"""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+from vllm.v1.engine.core_client import EngineCoreClient
+from vllm.v1.outputs import LogprobsLists
+
+from llm42.protocol import Commit, Finish, StartDraft, StopRules
+
+_FINISH = {Finish.STOP: FinishReason.STOP, Finish.LENGTH: FinishReason.LENGTH, None: None}
+
+
+class TextCore(EngineCoreClient):  # type: ignore[misc]
+    """What ``AsyncLLM`` needs to know of any core that generates text; subclasses do the work."""
+
+    def __init__(self) -> None:
+        self.resources = SimpleNamespace(engine_dead=False)
+        self.engine_ranks_managed = [0]
+
+    async def get_supported_tasks_async(self) -> tuple[str, ...]:
+        return ("generate",)
+
+    async def reset_mm_cache_async(self) -> None:
+        """Text only: there is none."""
+
+
+def stop_rules(request: EngineCoreRequest) -> StopRules:
+    """What ends a request by token ids. Stop strings are the frontend's."""
+    params = request.sampling_params
+    eos = None if params.ignore_eos else params.eos_token_id
+    stop_ids = frozenset(params.stop_token_ids or ()) - {eos}
+    return StopRules(params.max_tokens, eos, stop_ids)
+
+
+def draft_request(request: EngineCoreRequest, request_id: str, order: StartDraft) -> EngineCoreRequest:
+    """The engine request that drafts ``order`` for ``request``: its tokens, and none of its extras."""
+    from vllm.sampling_params import RequestOutputKind
+
+    params = request.sampling_params.clone()
+    params.max_tokens = order.max_tokens
+    params.logprobs = None
+    params.stop = []
+    params.extra_args = None
+    params.output_kind = RequestOutputKind.DELTA
+    return EngineCoreRequest(
+        request_id=request_id,
+        prompt_token_ids=list(order.tokens),
+        mm_features=None,
+        sampling_params=params,
+        pooling_params=None,
+        arrival_time=request.arrival_time,
+        lora_request=None,
+        cache_salt=request.cache_salt,
+        data_parallel_rank=None,
+        priority=request.priority,
+        trace_headers=request.trace_headers,
+    )
+
+
+def commit_outputs(request: EngineCoreRequest, commit: Commit) -> list[EngineCoreOutput]:
+    """A commit as vLLM's own engine would have said it.
+
+    With stop strings, a token at a time: where a string ends must not depend on how commits were cut.
+    """
+    step = 1 if request.sampling_params.stop else len(commit.tokens)
+    wanted = request.sampling_params.logprobs
+    outputs = []
+    for begin in range(0, len(commit.tokens), step):
+        end = begin + step
+        last = end >= len(commit.tokens)
+        outputs.append(
+            EngineCoreOutput(
+                request_id=request.request_id,
+                new_token_ids=list(commit.tokens[begin:end]),
+                new_logprobs=None if wanted is None else _logprobs(commit, begin, end, 1 + wanted),
+                finish_reason=_FINISH[commit.finish] if last else None,
+                stop_reason=commit.stop_token if last else None,
+            )
+        )
+    return outputs
+
+
+def _logprobs(commit: Commit, begin: int, end: int, columns: int) -> LogprobsLists:
+    """[tokens, columns]: the chosen token, and (one more column at most) the top one, which greedy chose."""
+    tokens = np.asarray(commit.tokens[begin:end], dtype=np.int32)
+    logprobs = np.frombuffer(commit.logprobs, dtype=np.float32)[begin:end]
+    ranks: Sequence[int] = commit.ranks[begin:end]
+    repeat = np.ones((1, columns), dtype=np.int32)
+    return LogprobsLists(tokens[:, None] * repeat, logprobs[:, None] * repeat.astype(np.float32), np.asarray(ranks))
+
+
+def unsupported(params: Any) -> str | None:
+    """The first sampling parameter of a deterministic request that the verifier does not compute, if any.
+
+    The middleware has refused these by name already; this is the last gate, on what vLLM made of the request.
+    """
+    neutral = {
+        "temperature": 0.0,
+        "n": 1,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "min_tokens": 0,
+        "prompt_logprobs": None,
+    }
+    for name, value in neutral.items():
+        if getattr(params, name) != value:
+            return name
+    absent = ("logit_bias", "bad_words", "allowed_token_ids", "structured_outputs", "logprob_token_ids")
+    absent += ("thinking_token_budget", "repetition_detection", "watermarking")
+    for name in absent:
+        if getattr(params, name, None):
+            return name
+    return "logprobs" if (params.logprobs or 0) not in (0, 1) else None

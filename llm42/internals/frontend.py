@@ -1,0 +1,83 @@
+"""vLLM's own frontend (tokenizer, chat template, OpenAI routes, detokeniser, stop strings) on a core of ours.
+
+Relies on vLLM 0.32.0: ``AsyncLLM.__init__`` takes its core from ``EngineCoreClient.make_async_mp_client``;
+``build_app`` / ``init_app_state``; ``OutputProcessor.request_states`` and ``abort_requests``;
+``GracefulHTTPError`` passes through ``AsyncLLM.generate`` unchanged; ``lifespan`` reads ``app.state``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from types import SimpleNamespace
+from typing import Any
+
+from llm42.internals import require_vllm
+
+SERVED_ROUTES = frozenset(
+    {"/health", "/version", "/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    """``app`` is the ASGI app, ``llm`` the AsyncLLM behind it."""
+
+    app: Any
+    llm: Any
+
+    @property
+    def generation_config(self) -> Mapping[str, Any]:
+        """The model's own sampling defaults, as vLLM merges them into every request."""
+        defaults: Mapping[str, Any] = self.llm.model_config.get_diff_sampling_param()
+        return defaults
+
+    def fail(self, request_id: str, status: HTTPStatus, message: str) -> None:
+        """End one request with an HTTP error (an error event, where its stream has begun)."""
+        from vllm.exceptions import GracefulHTTPError
+
+        processor = self.llm.output_processor
+        state = processor.request_states.get(request_id)
+        if state is None:
+            return  # it ended by itself meanwhile
+        state.queue.put(GracefulHTTPError(message, status))
+        processor.abort_requests([request_id], internal=True)
+
+    def shutdown(self) -> None:
+        self.llm.shutdown()
+
+
+async def make_frontend(core: Any, arguments: list[str]) -> Frontend:
+    """Build vLLM's frontend over ``core``, an ``EngineCoreClient``.
+
+    ``arguments`` are those of ``vllm serve``. No weights are loaded. Raises what vLLM raises for a wrong
+    model or argument.
+    """
+    require_vllm()
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.app import build_app
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    args = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
+    vllm_config = AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    llm = _make_llm(vllm_config, core)
+    app = build_app(args, ("generate",), llm.model_config)
+    await init_app_state(llm, app.state, args, ("generate",))
+    app.state.server = SimpleNamespace(should_exit=False)
+    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) in SERVED_ROUTES]
+    return Frontend(app, llm)
+
+
+def _make_llm(vllm_config: Any, core: Any) -> Any:
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.core_client import EngineCoreClient
+    from vllm.v1.executor import Executor
+
+    original = EngineCoreClient.__dict__["make_async_mp_client"]
+    EngineCoreClient.make_async_mp_client = staticmethod(lambda **_: core)
+    try:
+        return AsyncLLM(vllm_config, executor_class=Executor, log_stats=False, log_requests=False)
+    finally:
+        EngineCoreClient.make_async_mp_client = original

@@ -1,0 +1,184 @@
+"""One replay pass of fixed shape on vLLM's own model, kernels, KV pool and ranks.
+
+:class:`ReplayExtension` is the engine's ``worker_extension_cls``; the verifier calls it by ``collective_rpc``.
+Arguments and results are bytes, lists, ints, floats and strings only: arrays vanish without a word on their way
+through vLLM's multiprocess client.
+
+Relies on vLLM 0.32.0, model runner V1: ``worker.model_runner`` with ``model``, ``device``, ``vllm_config``,
+``kv_cache_config`` and ``attn_groups``; ``AttentionGroup.build_metadata``; ``CommonAttentionMetadata``;
+``set_forward_context`` taking metadata and slot mappings per layer; each layer writing its K/V before it
+attends; and block 0 being nobody's (vLLM's null block).
+"""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.forward_context import set_forward_context
+from vllm.v1.attention.backend import CommonAttentionMetadata
+
+from llm42.internals.served_models import require_served
+from llm42.internals.weights import LOAD_FORMAT  # noqa: F401  importing it registers the loader, here in the worker
+from llm42.sampling import Selected, select
+
+
+class ReplayPass:
+    """The arithmetic of ``[rows x window]`` passes, and its buffers: one shape, whatever is asked.
+
+    A row is one window of one sequence. ``context`` bounds positions, in tokens; it is ``max_seq_len`` in every
+    pass, so that no kernel can choose by the batch.
+    """
+
+    def __init__(self, runner: Any, rows: int, window: int, context: int) -> None:
+        device = runner.device
+        self.runner, self.rows, self.window, self.context = runner, rows, window, context
+        self.block_size: int = runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+        slots, blocks = rows * window, -(-context // self.block_size)
+        self.offsets = torch.arange(window)
+        self.query_start_cpu = torch.arange(0, slots + 1, window, dtype=torch.int32)
+        self.query_start = self.query_start_cpu.to(device)
+        self.tokens = torch.zeros(slots, dtype=torch.int32, device=device)
+        self.positions = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.kv_slots = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.tables = torch.zeros(rows, blocks, dtype=torch.int32, device=device)
+        self.seq_lens = torch.zeros(rows, dtype=torch.int32, device=device)
+
+    def forward(self, tokens: bytes, starts: bytes, tables: bytes) -> Tensor:
+        """Run the model; write the rows' K/V. Returns hidden states [rows, window, hidden] on the device.
+
+        All arguments are packed int32: token ids [rows, window], the position of slot 0 [rows], and KV block
+        ids [rows, blocks of the context].
+        """
+        start, table = _int32(starts), _int32(tables).view(self.rows, -1)
+        positions = start.unsqueeze(-1) + self.offsets
+        kv_slots = table.gather(1, positions // self.block_size) * self.block_size + positions % self.block_size
+        seq_lens = start + self.window
+        self.tokens.copy_(_int32(tokens))
+        self.positions.copy_(positions.view(-1))
+        self.kv_slots.copy_(kv_slots.view(-1))
+        self.tables.copy_(table)
+        self.seq_lens.copy_(seq_lens)
+        common = CommonAttentionMetadata(
+            query_start_loc=self.query_start,
+            query_start_loc_cpu=self.query_start_cpu,
+            seq_lens=self.seq_lens,
+            seq_lens_cpu_upper_bound=seq_lens,
+            num_reqs=self.rows,
+            num_actual_tokens=self.rows * self.window,
+            max_query_len=self.window,
+            max_seq_len=self.context,
+            block_table_tensor=self.tables,
+            slot_mapping=self.kv_slots,
+            positions=self.positions,
+            causal=True,
+        )
+        metadata: dict[str, Any] = {}
+        for group in self.runner.attn_groups[0]:
+            metadata.update(dict.fromkeys(group.layer_names, group.build_metadata(common)))
+        with set_forward_context(
+            metadata,
+            self.runner.vllm_config,
+            num_tokens=self.rows * self.window,
+            slot_mapping=dict.fromkeys(metadata, self.kv_slots),
+        ):
+            hidden = self.runner.model(
+                input_ids=self.tokens, positions=self.positions, intermediate_tensors=None, inputs_embeds=None
+            )
+        return hidden.view(self.rows, self.window, -1)
+
+    def logits(self, hidden: Tensor) -> Tensor | None:
+        """LM head of one row: [window, hidden] -> [window, vocabulary]; None on a rank that does not gather."""
+        return self.runner.model.compute_logits(hidden)
+
+
+class ReplayExtension:
+    """What the verifier asks of every rank. Names must not meet any attribute of vLLM's workers."""
+
+    model_runner: Any
+    rank: int
+    _llm42_pass: ReplayPass | None = None
+
+    def llm42_setup(self, rows: int, window: int, context: int) -> dict[str, Any] | None:
+        """Refuse what is not served, fix the shape of all passes, and state what bits depend on.
+
+        Raises :class:`~llm42.internals.served_models.NotServedError`. Returns facts for the fingerprint (rank 0).
+        """
+        require_served(self.model_runner)
+        self._llm42_pass = ReplayPass(self.model_runner, rows, window, context)
+        return _facts(self.model_runner) if self.rank == 0 else None
+
+    @torch.inference_mode()
+    def llm42_replay_pass(
+        self, tokens: bytes, starts: bytes, tables: bytes, asked: list[int]
+    ) -> tuple[bytes, bytes, bytes, bytes, list[float]] | None:
+        """One pass (see :meth:`ReplayPass.forward`) and the choices of the rows in ``asked``.
+
+        Returns, on rank 0, packed per asked row and slot: token ids (int32), logprobs (fp32), ranks (int32),
+        validity (one byte); then the seconds spent in the model, in the LM head and in ``select``.
+        """
+        replay = self._llm42_pass
+        assert replay is not None, "llm42_setup has not been called"
+        clock = _Clock(replay.runner.device)
+        hidden = replay.forward(tokens, starts, tables)
+        in_model, in_head, in_select = clock.lap(), 0.0, 0.0
+        choices: list[Selected] = []
+        for row in asked:
+            logits = replay.logits(hidden[row])
+            in_head += clock.lap()
+            if logits is not None:
+                choices.append(select(logits))
+                in_select += clock.lap()
+        if self.rank != 0:
+            return None
+        packed = _pack(choices)
+        return *packed, [in_model, in_head, in_select + clock.lap()]
+
+
+class _Clock:
+    """Seconds between laps, with the device's work included."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._last = self._now()
+
+    def lap(self) -> float:
+        last, self._last = self._last, self._now()
+        return self._last - last
+
+    def _now(self) -> float:
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
+        return time.perf_counter()
+
+
+def _int32(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.int32)
+
+
+def _pack(choices: list[Selected]) -> tuple[bytes, bytes, bytes, bytes]:
+    if not choices:
+        return b"", b"", b"", b""
+    tokens, logprobs, ranks, valid = (torch.stack(field).cpu() for field in zip(*choices, strict=True))
+    return (
+        tokens.to(torch.int32).numpy().tobytes(),
+        logprobs.numpy().tobytes(),
+        ranks.to(torch.int32).numpy().tobytes(),
+        valid.to(torch.uint8).numpy().tobytes(),
+    )
+
+
+def _facts(runner: Any) -> dict[str, Any]:
+    builders = [group.get_metadata_builder() for group in runner.attn_groups[0]]
+    device = runner.device
+    return {
+        "weights": runner.model.llm42_weights_digest,
+        "dtype": str(runner.model_config.dtype),
+        "kv_cache_dtype": str(runner.vllm_config.cache_config.cache_dtype),
+        "attention": sorted({group.backend.get_name() for group in runner.attn_groups[0]}),
+        "attention_isa": sorted({str(getattr(builder, "isa", "")) for builder in builders}),
+        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,149 @@
+"""Which requests are deterministic, and whether what they ask for can be verified. Pure.
+
+A deterministic request may only ask for what the verifier computes. Anything else is refused by name, never
+quietly downgraded; a field that nobody here knows is refused too. What is listed here was checked to leave
+greedy selection alone: it shapes the prompt, the stop or the response, all of which vLLM's frontend does
+from committed tokens.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+FLAG = "is_deterministic"
+Endpoint = Literal["completions", "chat"]
+Mode = Literal["off", "seeded", "on"]
+
+_FREE = frozenset(
+    """model user seed stream stream_options stream_interval max_tokens stop stop_token_ids ignore_eos
+    include_stop_str_in_output skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens
+    truncation_side add_special_tokens return_tokens_as_token_ids return_token_ids request_id session_id priority
+    top_p top_k min_p length_penalty metadata store service_tier safety_identifier prompt_cache_key
+    temperature logprobs vllm_xargs""".split()
+)
+_FREE_OF: dict[Endpoint, frozenset[str]] = {
+    "completions": frozenset({"prompt"}),
+    "chat": frozenset(
+        """messages max_completion_tokens top_logprobs add_generation_prompt continue_final_message chat_template
+        chat_template_kwargs documents reasoning_effort include_reasoning parallel_tool_calls""".split()
+    ),
+}
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    # Values under which a parameter that is not verified yet does nothing.
+    "n": (1,),
+    "best_of": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "min_tokens": (0,),
+    "use_beam_search": (False,),
+    "watermarking": (False,),
+    "echo": (False,),
+    "logit_bias": ({},),
+    "bad_words": ([],),
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "response_format": ({"type": "text"},),
+    "routed_experts_prompt_start": (0,),
+}
+_DEFAULTS = {"temperature": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
+
+
+class Refused(Exception):
+    """A 400: ``param`` names the parameter, the message says what would be right."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """``body`` is what vLLM's frontend shall see: the flag moved to where it survives."""
+
+    deterministic: bool
+    body: dict[str, Any]
+
+
+def admit(
+    body: Mapping[str, Any], endpoint: Endpoint, mode: Mode, generation_config: Mapping[str, Any]
+) -> Admission:
+    """Decide one request. ``generation_config`` holds the model's own sampling defaults.
+
+    Raises:
+        Refused: the request is deterministic and asks for something that is not verified, or the flag
+            itself is malformed.
+    """
+    flag = _flag(body)
+    deterministic = flag if flag is not None else mode == "on" or (mode == "seeded" and body.get("seed") is not None)
+    if deterministic:
+        _require_verifiable(body, endpoint, generation_config)
+    rewritten = {name: value for name, value in body.items() if name != FLAG}
+    extra = rewritten.get("vllm_xargs")
+    if isinstance(extra, Mapping) or (extra is None and deterministic):
+        others = {name: value for name, value in (extra or {}).items() if name != FLAG}
+        rewritten["vllm_xargs"] = {**others, FLAG: 1} if deterministic else others
+    return Admission(deterministic, rewritten)
+
+
+def _flag(body: Mapping[str, Any]) -> bool | None:
+    extra = body.get("vllm_xargs")
+    said = [body.get(FLAG), extra.get(FLAG) if isinstance(extra, Mapping) else None]
+    values = set()
+    for value in said:
+        if value is None:
+            continue
+        if value not in (True, False):  # 0 and 1 are equal to them: vllm_xargs has no booleans
+            raise Refused(FLAG, f"{FLAG} must be true or false, got {value!r}")
+        values.add(bool(value))
+    if len(values) == 2:
+        raise Refused(FLAG, f"{FLAG} is given twice, at the top level and in vllm_xargs, and the two differ")
+    return values.pop() if values else None
+
+
+def _require_verifiable(body: Mapping[str, Any], endpoint: Endpoint, generation_config: Mapping[str, Any]) -> None:
+    for name in sorted(body.keys() | _DEFAULTS.keys()):
+        value, origin = _effective(name, body, generation_config)
+        if value is None or name == FLAG or value in _NEUTRAL.get(name, ()):
+            continue
+        remedy = _remedy(name, value, body, endpoint)
+        if remedy is not None:
+            raise _unverified(name, value, origin, remedy)
+    extra = body.get("vllm_xargs")
+    if isinstance(extra, Mapping):
+        for name in extra:
+            if name != FLAG:
+                raise _unverified(f"vllm_xargs.{name}", extra[name], "sent", "leave it out")
+
+
+def _effective(name: str, body: Mapping[str, Any], generation_config: Mapping[str, Any]) -> tuple[Any, str]:
+    """A parameter's value as vLLM resolves it, and where that value comes from."""
+    if body.get(name) is not None:
+        return body[name], "sent"
+    if generation_config.get(name) is not None:
+        return generation_config[name], "not sent; from the model's generation_config"
+    return _DEFAULTS.get(name), "not sent; the default"
+
+
+def _remedy(name: str, value: Any, body: Mapping[str, Any], endpoint: Endpoint) -> str | None:
+    """What to send instead of a value that is not neutral; None if it can be verified as it is."""
+    if name == "temperature":
+        return None if value == 0 and not isinstance(value, bool) else "send temperature 0"
+    if name == "echo" and endpoint == "completions":  # with logprobs, it asks for the prompt's too
+        return None if body.get("logprobs") is None else "leave out echo or logprobs"
+    if name == "top_logprobs" or (name == "logprobs" and endpoint == "completions"):
+        # Greedy: the chosen token is the top one, so a completion's `logprobs: 1` asks for nothing more.
+        most = 1 if endpoint == "completions" else 0
+        return None if isinstance(value, int) and value <= most else f"send at most {most} (the chosen token's)"
+    if name in _FREE or name in _FREE_OF[endpoint]:
+        return None
+    neutral = _NEUTRAL.get(name)
+    return f"send {neutral[0]!r}" if neutral else "leave it out"
+
+
+def _unverified(name: str, value: Any, origin: str, remedy: str) -> Refused:
+    return Refused(
+        name,
+        f"{name} is {value!r} ({origin}), which is not verified for deterministic requests yet: {remedy}, "
+        f"or send {FLAG}: false for an ordinary answer",
+    )

@@ -1,0 +1,135 @@
+"""The engine core that vLLM's frontend talks to: ordinary requests pass through, deterministic ones are verified.
+
+Only what :meth:`RouterCore._emit` puts out reaches a client. For a deterministic request that is committed
+tokens and nothing else.
+"""
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+
+from vllm.exceptions import VLLMValidationError
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
+
+from llm42.config import Config
+from llm42.fastpath.errors import FastPathError
+from llm42.internals.core_client import TextCore, commit_outputs, stop_rules, unsupported
+from llm42.metrics import RouterMetrics
+from llm42.protocol import Commit, ReplayGrid, Session, VerifyCadence
+from llm42.protocol.errors import ReplayRefused
+from llm42.router.admission import FLAG
+from llm42.router.background import Background
+from llm42.router.deterministic import DeterministicRequest
+from llm42.router.hub import DraftHub
+from llm42.router.verifiers import Unverifiable, VerifierPool
+
+Fail = Callable[[str, HTTPStatus, str], None]
+
+
+class RouterCore(TextCore):
+    """``fail`` ends one request with an HTTP error; set once the frontend exists."""
+
+    fail: Fail
+
+    def __init__(self, config: Config, hub: DraftHub, verifiers: VerifierPool, metrics: RouterMetrics) -> None:
+        super().__init__()
+        self._config = config
+        self._hub = hub
+        self._verifiers = verifiers
+        self._metrics = metrics
+        grid = ReplayGrid(config.window_size)
+        eager = config.cadence.min_candidates if config.cadence.mode == "adaptive" else None
+        self._cadence = VerifyCadence(grid, eager)
+        self._background = Background(self._crashed)
+        self._outputs: asyncio.Queue[EngineCoreOutputs] = asyncio.Queue()
+        self._sessions: dict[str, asyncio.Task[None]] = {}
+        self._placing: dict[str, asyncio.Task[None]] = {}
+        """Ordinary requests that wait for a fast path replica."""
+
+    # -- what AsyncLLM calls ---------------------------------------------------------------------------
+
+    async def add_request_async(self, request: EngineCoreRequest) -> None:
+        params = request.sampling_params
+        if (params.extra_args or {}).get(FLAG):
+            if name := unsupported(params):
+                raise VLLMValidationError(f"{name} is not verified for deterministic requests yet", parameter=name)
+            tasks, work = self._sessions, self._verified(request)
+        else:
+            tasks, work = self._placing, self._ordinary(request)
+        tasks[request.request_id] = self._background.spawn(work, name=request.request_id)
+
+    async def get_output_async(self) -> EngineCoreOutputs:
+        return await self._outputs.get()
+
+    async def abort_requests_async(self, request_ids: list[str]) -> None:
+        for request_id in request_ids:
+            task = self._sessions.pop(request_id, None) or self._placing.pop(request_id, None)
+            if task is not None:
+                task.cancel()
+            else:
+                self._hub.abort(request_id)
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """The deployment closes the hub; requests end with the process."""
+
+    async def close(self) -> None:
+        await self._background.close(self._config.timeouts.control_s)
+
+    @property
+    def in_flight(self) -> int:
+        """Deterministic requests that run."""
+        return len(self._sessions)
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    async def _ordinary(self, request: EngineCoreRequest) -> None:
+        """Straight from the fast path; no verifier is involved."""
+
+        def lost(reason: str) -> None:
+            self.fail(request.request_id, HTTPStatus.SERVICE_UNAVAILABLE, f"the engine was lost: {reason}; retry")
+
+        try:
+            await self._hub.submit(request, lambda output: self._emit([output]), lost)
+        except FastPathError as error:
+            lost(str(error))
+        finally:
+            self._placing.pop(request.request_id, None)
+
+    async def _verified(self, request: EngineCoreRequest) -> None:
+        session = Session(
+            request.prompt_token_ids, stop_rules(request), self._cadence, self._config.max_run_ahead
+        )
+
+        def commit(commit: Commit) -> None:
+            self._emit(commit_outputs(request, commit))
+
+        driver = DeterministicRequest(
+            request, session, self._hub, self._verifiers, self._config.timeouts, commit
+        )
+        outcome = "error"
+        try:
+            await driver.run()
+            outcome = "finished"
+        except* Unverifiable as group:
+            self._fail(request, HTTPStatus.SERVICE_UNAVAILABLE, group)
+        except* ReplayRefused as group:
+            self._fail(request, HTTPStatus.BAD_REQUEST, group)
+        except* asyncio.CancelledError:
+            outcome = "aborted"
+        finally:
+            self._sessions.pop(request.request_id, None)
+            self._metrics.request_done(session.stats, outcome)
+
+    def _fail(self, request: EngineCoreRequest, status: HTTPStatus, group: BaseExceptionGroup[Exception]) -> None:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        self.fail(request.request_id, status, f"this deterministic request could not be verified: {error}")
+
+    def _crashed(self, request_id: str, error: BaseException) -> None:
+        """A bug, not a fault: fail closed, and loudly."""
+        self._metrics.crashed(request_id, error)
+        self.fail(request_id, HTTPStatus.INTERNAL_SERVER_ERROR, f"internal error: {type(error).__name__}: {error}")
+
+    def _emit(self, outputs: list[EngineCoreOutput]) -> None:
+        self._outputs.put_nowait(EngineCoreOutputs(outputs=outputs))

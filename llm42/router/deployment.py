@@ -1,0 +1,57 @@
+"""The ingress: vLLM's OpenAI server on our core, as a Ray Serve deployment."""
+
+import asyncio
+import uuid
+from typing import Any
+
+from llm42.config import Config
+
+STARTUP_S = 600.0
+"""Longest wait for the first verifier; model loading included."""
+
+
+class Router:
+    """Serve calls :meth:`__serve_build_asgi_app__` after the constructor; the app serves until the replica ends."""
+
+    async def __init__(self, config: Config, fast_path: Any, verifier: Any) -> None:
+        # Heavy, and only needed in the replica.
+        from llm42.internals.frontend import make_frontend
+        from llm42.metrics import RouterMetrics
+        from llm42.models import resolve_model
+        from llm42.router.core import RouterCore
+        from llm42.router.hub import DraftHub
+        from llm42.router.middleware import DeterminismMiddleware
+        from llm42.router.verifiers import VerifierPool
+
+        metrics = RouterMetrics()
+        self._hub = DraftHub(fast_path, uuid.uuid4().hex, config)
+        self._hub.start()
+        verifiers = VerifierPool(verifier, config.timeouts, metrics)
+        self._core = RouterCore(config, self._hub, verifiers, metrics)
+        max_model_len = await asyncio.wait_for(verifiers.context_length(), STARTUP_S)
+        self._frontend = await make_frontend(self._core, _arguments(config, resolve_model(config.model), max_model_len))
+        self._core.fail = self._frontend.fail
+        self._app = DeterminismMiddleware(
+            self._frontend.app, config.determinism, self._frontend.generation_config
+        )
+
+    def __serve_build_asgi_app__(self) -> Any:
+        return self._app
+
+    async def in_flight(self) -> dict[str, int]:
+        """Deterministic sessions, and requests on the fast path: both 0 on an idle router."""
+        return {"sessions": self._core.in_flight, "fast_path": self._hub.in_flight}
+
+    async def __del__(self) -> None:
+        await self._core.close()
+        await self._hub.close()
+        self._frontend.shutdown()
+
+
+def _arguments(config: Config, model_path: str, max_model_len: int) -> list[str]:
+    """The arguments of ``vllm serve`` for the frontend alone."""
+    arguments = ["--model", model_path, "--served-model-name", config.served_model_name or config.model]
+    arguments += ["--dtype", config.dtype, "--max-model-len", str(max_model_len)]
+    arguments += ["--max-num-queued-reqs", str(config.router.max_requests)]
+    arguments += ["--enforce-eager", "--disable-log-stats"]
+    return arguments + config.router.arguments

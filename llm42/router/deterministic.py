@@ -1,0 +1,160 @@
+"""Carries out what one session asks for: drafts from the hub, replays from the pool, commits to the client."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+
+from llm42.config import Timeouts
+from llm42.fastpath.errors import FastPathError
+from llm42.internals.core_client import draft_request
+from llm42.protocol import Action, Commit, ReplayRequest, Session, StartDraft, StopDraft, Verify
+from llm42.router.hub import DraftHub
+from llm42.router.verifiers import VerifierPool
+
+RETRY_DRAFT_S = 1.0
+"""How long the verifier goes on alone before a lost draft is tried again."""
+
+
+class DeterministicRequest:
+    """Runs ``session`` to its end. All methods run on the router's event loop.
+
+    ``commit`` receives every :class:`Commit`, in order. Nothing else ever reaches the client.
+    """
+
+    def __init__(
+        self,
+        request: EngineCoreRequest,
+        session: Session,
+        hub: DraftHub,
+        verifiers: VerifierPool,
+        timeouts: Timeouts,
+        commit: Callable[[Commit], None],
+    ) -> None:
+        self._request = request
+        self._session = session
+        self._hub = hub
+        self._verifiers = verifiers
+        self._timeouts = timeouts
+        self._commit = commit
+        self._fingerprint: str | None = None
+        self._verifier: str | None = None
+        self._drafter: str | None = None
+        self._stream = 0
+        self._placing: asyncio.Task[None] | None = None
+        self._silence: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+
+    async def run(self) -> None:
+        """Until the request finishes.
+
+        Raises:
+            Unverifiable, ReplayRefused: no further token can be verified.
+        """
+        self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                self._apply(self._session.start())
+                await self._finished
+                raise _Finished  # ends the tasks that still run: their results are of no use any more
+        except* _Finished:
+            pass
+        finally:
+            self._watch(None)
+            if self._retry is not None:
+                self._retry.cancel()
+            for action in self._session.abort():
+                assert isinstance(action, StopDraft)
+                self._stop_draft(action.stream)
+
+    def _apply(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Commit():
+                    self._commit(action)
+                    if action.finish is not None and not self._finished.done():
+                        self._finished.set_result(None)
+                case StopDraft(stream=stream):
+                    self._stop_draft(stream)
+                case StartDraft():
+                    self._placing = self._tasks.create_task(self._draft(action))
+                case Verify():
+                    self._tasks.create_task(self._verify(action))
+
+    def _event(self, method: Callable[..., list[Action]], *args: Any, **kwargs: Any) -> None:
+        """An event from outside the task group: what it raises fails this request, not the caller."""
+        if self._finished.done():
+            return
+        try:
+            self._apply(method(*args, **kwargs))
+        except BaseException as error:
+            self._finished.set_exception(error)
+
+    # -- verifier ------------------------------------------------------------------------------------
+
+    async def _verify(self, verify: Verify) -> None:
+        request = ReplayRequest(self._request.request_id, verify.tokens, verify.start, self._fingerprint)
+        reply = await self._verifiers.replay(request, verify.answered_by, self._verifier)
+        self._fingerprint, self._verifier = reply.fingerprint, reply.replica_id or None
+        self._apply(self._session.verified(verify.call, reply))
+
+    # -- drafter: nothing here can change what is committed -------------------------------------------
+
+    def _draft_id(self, stream: int) -> str:
+        return f"{self._request.request_id}.{stream}"
+
+    async def _draft(self, order: StartDraft) -> None:
+        self._stream = stream = order.stream
+        request = draft_request(self._request, self._draft_id(stream), order)
+        self._watch(stream)
+        try:
+            self._drafter = await self._hub.submit(
+                request, partial(self._drafted, stream), partial(self._lost, stream), prefer=self._drafter
+            )
+        except FastPathError:
+            self._lost(stream, "no replica")
+
+    def _stop_draft(self, stream: int) -> None:
+        self._watch(None)
+        if self._placing is not None:  # waiting for a replica, perhaps; harmless where it has found one
+            self._placing.cancel()
+        self._hub.abort(self._draft_id(stream))
+
+    def _drafted(self, stream: int, output: EngineCoreOutput) -> None:
+        reason = output.finish_reason
+        if reason in (FinishReason.ERROR, FinishReason.ABORT) or (reason is not None and not output.new_token_ids):
+            self._lost(stream, f"the draft ended: {reason}")  # a drafter that says nothing is no drafter
+            return
+        self._watch(None if reason is not None else stream)
+        self._event(self._session.drafted, stream, output.new_token_ids, ended=reason is not None)
+
+    def _lost(self, stream: int, _reason: str) -> None:
+        if stream != self._stream:
+            return
+        self._watch(None)
+        if self._retry is None and not self._finished.done():
+            self._retry = asyncio.get_running_loop().call_later(RETRY_DRAFT_S, self._draft_again)
+        self._event(self._session.draft_lost, stream)
+
+    def _draft_again(self) -> None:
+        self._retry = None
+        self._event(self._session.draft_possible)
+
+    def _watch(self, stream: int | None) -> None:
+        """A drafter that stays silent too long counts as lost."""
+        if self._silence is not None:
+            self._silence.cancel()
+        self._silence = None
+        if stream is not None:
+            loop = asyncio.get_running_loop()
+            self._silence = loop.call_later(self._timeouts.draft_s, self._silent, stream)
+
+    def _silent(self, stream: int) -> None:
+        self._hub.abort(self._draft_id(stream))
+        self._lost(stream, "silent")
+
+
+class _Finished(Exception):
+    pass

@@ -1,0 +1,116 @@
+"""What one replay pass is: ``rows`` windows of ``window`` tokens, always that shape."""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llm42.verifier.jobs import Job
+
+_INT = 4  # bytes of an int32 or an fp32
+
+
+@dataclass(frozen=True, slots=True)
+class PassShape:
+    """``rows`` G, ``window`` W and ``block`` B in tokens (a multiple of W), ``context`` in tokens (also one)."""
+
+    rows: int
+    window: int
+    block: int
+    context: int
+
+    def __post_init__(self) -> None:
+        if self.block % self.window or self.context % self.window:
+            raise ValueError(f"block and context must be multiples of the window in {self}")
+
+    @property
+    def blocks(self) -> int:
+        """Width of a block table."""
+        return -(-self.context // self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One window of one job."""
+
+    job: "Job"
+    window: int
+
+    @property
+    def asked(self) -> bool:
+        """Whether an answer is wanted from it (a decode row), or only its K/V (a prefill row)."""
+        return self.window >= self.job.first_asked
+
+
+@dataclass(frozen=True, slots=True)
+class PassInput:
+    """Arguments of ``llm42_replay_pass``: packed int32 arrays and the indices of the asked rows."""
+
+    tokens: bytes
+    starts: bytes
+    tables: bytes
+    asked: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class PassOutput:
+    """Choices for every slot of every asked row, packed; see ``llm42_replay_pass``."""
+
+    tokens: bytes
+    logprobs: bytes
+    ranks: bytes
+    valid: bytes
+    seconds: list[float] = field(default_factory=list)
+    """Spent in the model, in the LM head, and in choosing."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Rows to run together; the rest of the shape is padding."""
+
+    shape: PassShape
+    rows: tuple[Row, ...]
+
+    @property
+    def idle_rows(self) -> int:
+        return self.shape.rows - len(self.rows)
+
+    @property
+    def jobs(self) -> Iterator["Job"]:
+        """Each job once, in row order."""
+        return iter(dict.fromkeys(row.job for row in self.rows))
+
+    @cached_property
+    def input(self) -> PassInput:
+        """Encoded once, when the pass is prepared. Padding is token 0 at position 0 on vLLM's null block 0."""
+        shape = self.shape
+        tokens = bytearray(_INT * shape.rows * shape.window)
+        starts = array("i", bytes(_INT * shape.rows))
+        tables = array("i", bytes(_INT * shape.rows * shape.blocks))
+        for index, row in enumerate(self.rows):
+            start, end = row.window * shape.window, (row.window + 1) * shape.window
+            # vLLM's rotary kernel reads past its table in silence.
+            assert end <= shape.context, f"window {row.window} lies past the context of {shape.context} tokens"
+            assert row.job.table is not None
+            known = row.job.tokens[_INT * start : _INT * end]
+            at = _INT * index * shape.window
+            tokens[at : at + len(known)] = known
+            starts[index] = start
+            ids = row.job.table.ids[: -(-end // shape.block)]
+            tables[index * shape.blocks : index * shape.blocks + len(ids)] = ids
+        asked = [index for index, row in enumerate(self.rows) if row.asked]
+        return PassInput(bytes(tokens), starts.tobytes(), tables.tobytes(), asked)
+
+    def deliver(self, output: PassOutput) -> None:
+        """Give each asked row's choices to its job."""
+        window = self.shape.window
+        for index, row in enumerate(row for row in self.rows if row.asked):
+            start = row.window * window
+            first, end = max(row.job.start - start, 0), min(row.job.length - start, window)
+            slots = slice(index * window + first, index * window + end)
+            words = slice(_INT * slots.start, _INT * slots.stop)
+            row.job.receive(
+                output.tokens[words], output.logprobs[words], output.ranks[words], output.valid[slots]
+            )

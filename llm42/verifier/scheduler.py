@@ -1,0 +1,146 @@
+"""Which windows go into the next pass. Pure logic: no clock, no model, no asyncio.
+
+A pass goes ``plan -> begin -> end`` (or ``fail``), one at a time; ``plan`` may be called again at any moment,
+also while a pass runs, and changes nothing but who has been admitted.
+
+Jobs are admitted first come, first served, each with all the pages it will need: a running job never waits
+for memory, so there is no deadlock and nothing to preempt. Decode rows (an answer is wanted) go before
+prefill rows, but never take all of them.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from llm42.protocol.errors import ReplayError, ReplayRefused, VerifierBusy
+from llm42.verifier.jobs import Job
+from llm42.verifier.pages import PageCache
+from llm42.verifier.passes import Pass, PassOutput, PassShape, Row
+
+
+class Scheduler:
+    """``max_queued`` bounds the jobs held, waiting and running."""
+
+    def __init__(self, shape: PassShape, cache: PageCache, max_queued: int) -> None:
+        self._shape = shape
+        self._windows_per_block = shape.block // shape.window
+        self._cache = cache
+        self._max_queued = max_queued
+        self._waiting: deque[Job] = deque()
+        self._running: dict[Job, None] = {}  # in order of admission
+        self._prefill_turn = True
+        self.hits = 0
+        """Shareable pages found in the cache at admission, so far."""
+        self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._running)
+
+    def submit(self, job: Job) -> None:
+        """Raises ReplayRefused if the job can never fit, VerifierBusy if the queue is full."""
+        if job.blocks > self._cache.capacity:
+            raise ReplayRefused(
+                f"{job.length} tokens need {job.blocks} KV pages, but the verifier has {self._cache.capacity}; "
+                "give it more KV memory or shorten the request"
+            )
+        if len(self) >= self._max_queued:
+            raise VerifierBusy(f"the verifier already holds {self._max_queued} replays; retry later")
+        self._waiting.append(job)
+
+    def cancel(self, job: Job) -> None:
+        """Forget a job. Its pages are freed now, or when the pass that uses them ends. Harmless if it is done."""
+        job.cancelled = True
+        if job in self._running:
+            del self._running[job]
+            if not job.flying:
+                self._release(job)
+        elif job in self._waiting:
+            self._waiting.remove(job)
+
+    def plan(self) -> Pass:
+        """The best next pass as things stand; without rows if there is no work."""
+        self._admit()
+        for job in self._running:
+            self._adopt(job)
+        rows = self._shape.rows
+        decode = _rows(job for job in self._running if not job.prefilling)
+        prefill = _rows(job for job in self._running if job.prefilling)
+        reserved = self._reserved_for_prefill()
+        chosen = list(islice(decode, rows - reserved))
+        chosen += islice(prefill, rows - len(chosen))
+        chosen += islice(decode, rows - len(chosen))
+        return Pass(self._shape, tuple(chosen))
+
+    def begin(self, planned: Pass) -> None:
+        """The pass, planned after the last change of anything, is about to run."""
+        for row in planned.rows:
+            row.job.next_window = row.window + 1
+            row.job.flying = True
+        self._prefill_turn = all(row.asked for row in planned.rows)
+
+    def end(self, finished: Pass, output: PassOutput) -> list[Job]:
+        """The pass has succeeded: returns the jobs that it completed or (``error``) failed."""
+        finished.deliver(output)
+        for row in finished.rows:
+            self._publish(row)
+        return self._settle(finished)
+
+    def fail(self, failed: Pass, error: ReplayError) -> list[Job]:
+        """The pass raised: nothing that it wrote is published, and all its jobs fail."""
+        for job in failed.jobs:
+            job.error = error
+        return self._settle(failed)
+
+    def _reserved_for_prefill(self) -> int:
+        """Rows kept from decode while prefill waits: a quarter, or every other pass of a single row."""
+        if not any(job.prefilling for job in self._running):
+            return 0
+        return max(1, self._shape.rows // 4) if self._shape.rows > 1 else int(self._prefill_turn)
+
+    def _admit(self) -> None:
+        while self._waiting:
+            job = self._waiting[0]
+            job.table = self._cache.acquire(job.blocks, job.keys, job.shareable)
+            if job.table is None:
+                return
+            self._waiting.popleft()
+            self._running[job] = None
+            self.hits += job.table.shared
+            self.misses += job.shareable - job.table.shared
+            job.next_window = job.table.shared * self._windows_per_block
+
+    def _adopt(self, job: Job) -> None:
+        """Requests with one prompt arrive together: take what a neighbour has computed in the meantime."""
+        block, partly = divmod(job.next_window, self._windows_per_block)
+        if job.prefilling and not partly:
+            assert job.table is not None
+            block = self._cache.adopt(job.table, block, job.keys, job.shareable)
+            job.next_window = block * self._windows_per_block
+
+    def _publish(self, row: Row) -> None:
+        job = row.job
+        blocks, partly = divmod(row.window + 1, self._windows_per_block)
+        if not partly and blocks <= len(job.keys) and job.error is None:
+            assert job.table is not None
+            self._cache.publish(job.table, blocks - 1, job.keys[blocks - 1])
+
+    def _settle(self, ended: Pass) -> list[Job]:
+        done = []
+        for job in ended.jobs:
+            job.flying = False
+            if job.cancelled:
+                self._release(job)
+            elif job.error is not None or not job.pending:
+                del self._running[job]
+                self._release(job)
+                done.append(job)
+        return done
+
+    def _release(self, job: Job) -> None:
+        assert job.table is not None
+        self._cache.release(job.table)
+        job.table = None
+
+
+def _rows(jobs: Iterable[Job]) -> Iterator[Row]:
+    return (Row(job, window) for job in jobs for window in job.pending)

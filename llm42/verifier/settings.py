@@ -1,0 +1,90 @@
+"""What the configuration means to vLLM in a verifier: environment and engine arguments."""
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from llm42.config import Config
+from llm42.environment import engine_env
+
+CPU_BLOCK, GPU_BLOCK = 32, 16
+"""vLLM's attention backends take KV blocks in multiples of these, in tokens."""
+CPU_KV_BYTES = 1 << 30
+
+_FIXED = {
+    "model": "set `model` at the top of the configuration",
+    "dtype": "set `dtype` at the top of the configuration",
+    "max_model_len": "set `max_model_len` at the top of the configuration",
+    "enforce_eager": "replay passes run eagerly",
+    "enable_prefix_caching": "the verifier keeps its own window cache",
+    "load_format": "weights are digested while they load",
+    "worker_extension_cls": "it carries the replay pass",
+}
+
+
+class VerifierEnvironmentError(RuntimeError):
+    """The process lacks a pinned environment variable."""
+
+
+def verifier_env(config: Config) -> dict[str, str]:
+    """Environment of a verifier process, to be set before vLLM or torch is imported.
+
+    Raises ValueError if ``verifier.env`` contradicts a pinned switch.
+    """
+    pinned = {
+        # Attention on CPU splits long contexts over idle threads: rounding would follow the load.
+        "VLLM_CPU_ATTN_SPLIT_KV": "0",
+        # On GPU: one attention split, no ahead-of-time schedule, fixed GEMM configurations. No effect on CPU.
+        "VLLM_BATCH_INVARIANT": "1",
+        **engine_env(config.verifier.threads),
+    }
+    for name, value in config.verifier.env.items():
+        if pinned.get(name, value) != value:
+            raise ValueError(f"verifier.env sets {name} to {value!r}, but replay needs {pinned[name]!r}: leave it out")
+    return {**config.verifier.env, **pinned}
+
+
+def require_environment(config: Config, environ: Mapping[str, str] = os.environ) -> None:
+    """Fail closed: raise :class:`VerifierEnvironmentError` unless ``environ`` is as :func:`verifier_env` says."""
+    wrong = [
+        f"{name}={value} (found {environ.get(name)!r})"
+        for name, value in verifier_env(config).items()
+        if environ.get(name) != value
+    ]
+    if wrong:
+        raise VerifierEnvironmentError(f"a verifier must be started with {', '.join(wrong)}")
+
+
+def verifier_engine_args(config: Config, model_path: str, *, on_cpu: bool) -> dict[str, Any]:
+    """Arguments for ``vllm.EngineArgs``: ours, then those of ``verifier.engine``.
+
+    Raises ValueError for one that contradicts the shape of the pass or is not the user's to set.
+    """
+    overrides = config.verifier.engine
+    for name, reason in _FIXED.items():
+        if name in overrides:
+            raise ValueError(f"verifier.engine must not set {name}: {reason}")
+    window, rows = config.window_size, config.verify_batch_size
+    args: dict[str, Any] = {
+        "model": model_path,
+        "dtype": config.dtype,
+        "max_model_len": config.max_model_len,
+        "enforce_eager": True,
+        "enable_prefix_caching": False,
+        "load_format": "llm42",
+        "worker_extension_cls": "llm42.internals.replay.ReplayExtension",
+        "skip_tokenizer_init": True,
+        "disable_log_stats": True,
+        "block_size": math.lcm(window, CPU_BLOCK if on_cpu else GPU_BLOCK),
+        "max_num_seqs": rows,
+        "max_num_batched_tokens": rows * window,
+        **({"kv_cache_memory_bytes": CPU_KV_BYTES} if on_cpu else {}),
+        **overrides,
+    }
+    if args["block_size"] % window:
+        raise ValueError(f"verifier.engine.block_size is {args['block_size']}, not a multiple of window_size {window}")
+    for name, least in (("max_num_seqs", rows), ("max_num_batched_tokens", rows * window)):
+        if args[name] < least:
+            raise ValueError(f"verifier.engine.{name} is {args[name]}, but a replay pass needs at least {least}")
+    return args

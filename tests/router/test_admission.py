@@ -1,0 +1,141 @@
+"""bad_input: what is deterministic, and what is refused by name."""
+
+from typing import Any
+
+import pytest
+
+from llm42.router.admission import FLAG, Endpoint, Mode, Refused, admit
+
+GREEDY: dict[str, Any] = {"model": "m", "prompt": "p", "temperature": 0}
+
+
+def settle(
+    body: dict[str, Any], mode: Mode = "off", endpoint: Endpoint = "completions", **defaults: Any
+) -> tuple[bool, dict[str, Any]]:
+    admission = admit(body, endpoint, mode, defaults)
+    return admission.deterministic, admission.body
+
+
+@pytest.mark.parametrize(
+    ("mode", "extra", "deterministic"),
+    [
+        ("off", {}, False),
+        ("off", {"seed": 1}, False),
+        ("off", {FLAG: True}, True),
+        ("off", {"vllm_xargs": {FLAG: 1}}, True),
+        ("seeded", {}, False),
+        ("seeded", {"seed": 0}, True),
+        ("seeded", {"seed": 0, FLAG: False}, False),
+        ("on", {}, True),
+        ("on", {FLAG: False}, False),
+        ("on", {FLAG: None}, True),
+    ],
+)
+def test_who_is_deterministic(mode: Mode, extra: dict[str, Any], deterministic: bool) -> None:
+    found, body = settle({**GREEDY, **extra}, mode)
+    assert found is deterministic
+    assert FLAG not in body, "vLLM would drop it in silence"
+    assert (body.get("vllm_xargs") or {}).get(FLAG) == (1 if deterministic else None)
+
+
+def test_ordinary_requests_pass_untouched() -> None:
+    body = {"prompt": "p", "n": 3, "temperature": 1.3, "anything": {"goes": 1}, "vllm_xargs": {"mine": 2}}
+    assert settle(body) == (False, body)
+
+
+@pytest.mark.parametrize("value", ["yes", 2, [], {}, 0.5])
+def test_malformed_flag(value: Any) -> None:
+    with pytest.raises(Refused, match="true or false") as refused:
+        settle({**GREEDY, FLAG: value})
+    assert refused.value.param == FLAG
+
+
+def test_contradicting_flags() -> None:
+    with pytest.raises(Refused, match="differ"):
+        settle({**GREEDY, FLAG: True, "vllm_xargs": {FLAG: 0}})
+
+
+@pytest.mark.parametrize(
+    ("param", "value"),
+    [
+        ("temperature", 0.7),
+        ("temperature", "0"),
+        ("n", 2),
+        ("presence_penalty", 0.1),
+        ("frequency_penalty", -0.1),
+        ("repetition_penalty", 1.1),
+        ("logit_bias", {"5": 1}),
+        ("min_tokens", 1),
+        ("bad_words", ["x"]),
+        ("allowed_token_ids", [1]),
+        ("structured_outputs", {"regex": "a"}),
+        ("response_format", {"type": "json_object"}),
+        ("prompt_logprobs", 1),
+        ("prompt_logprobs", 0),
+        ("logprob_token_ids", [1]),
+        ("logprobs", 2),
+        ("logprobs", "1"),
+        ("use_beam_search", True),
+        ("prompt_embeds", "AAAA"),
+        ("cache_salt", "s"),
+        ("suffix", "x"),
+        ("a_parameter_of_the_future", 1),
+    ],
+)
+def test_unverified_parameters_are_refused_by_name(param: str, value: Any) -> None:
+    with pytest.raises(Refused) as refused:
+        settle({**GREEDY, param: value, FLAG: True})
+    assert refused.value.param == param
+    assert "(sent)" in str(refused.value)
+    assert settle({**GREEDY, param: value})[0] is False, "an ordinary request may ask for it"
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"n": 1},
+        {"presence_penalty": 0.0},
+        {"repetition_penalty": 1},
+        {"logprobs": 0},
+        {"logprobs": 1},
+        {"echo": True},
+        {"stop": ["\n"], "stop_token_ids": [7], "ignore_eos": True},
+        {"top_p": 0.5, "top_k": 3, "min_p": 0.1},
+        {"seed": 5, "user": "u", "stream": True, "stream_options": {"include_usage": True}},
+        {"response_format": {"type": "text"}, "logit_bias": {}, "bad_words": []},
+        {"temperature": 0.0, "best_of": None},
+    ],
+)
+def test_what_leaves_greedy_alone_is_admitted(extra: dict[str, Any]) -> None:
+    assert settle({**GREEDY, **extra, FLAG: True})[0] is True
+
+
+def test_echo_with_logprobs_asks_for_prompt_logprobs() -> None:
+    with pytest.raises(Refused) as refused:
+        settle({**GREEDY, "echo": True, "logprobs": 0, FLAG: True})
+    assert refused.value.param == "echo"
+
+
+def test_chat() -> None:
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}], "temperature": 0, FLAG: True}
+    assert settle({**chat, "logprobs": True, "top_logprobs": 0, "max_completion_tokens": 4}, endpoint="chat")[0]
+    for param, value in {"top_logprobs": 1, "tools": [{}], "tool_choice": "required", "echo": True}.items():
+        with pytest.raises(Refused) as refused:
+            settle({**chat, param: value}, endpoint="chat")
+        assert refused.value.param == param
+
+
+def test_the_origin_of_a_value_is_told() -> None:
+    with pytest.raises(Refused, match=r"temperature is 1\.0 \(not sent; the default\).*send temperature 0"):
+        settle({"prompt": "p", FLAG: True})
+    with pytest.raises(Refused, match=r"repetition_penalty is 1\.1 \(not sent; from the model's generation_config\)"):
+        settle({**GREEDY, FLAG: True}, repetition_penalty=1.1)
+    with pytest.raises(Refused, match=r"temperature is 0\.6 \(not sent; from the model's generation_config\)"):
+        settle({"prompt": "p", FLAG: True}, temperature=0.6)
+    assert settle({**GREEDY, "repetition_penalty": 1.0, FLAG: True}, repetition_penalty=1.1)[0]
+
+
+def test_other_engine_arguments_are_refused() -> None:
+    with pytest.raises(Refused) as refused:
+        settle({**GREEDY, "vllm_xargs": {FLAG: True, "other": 1}})
+    assert refused.value.param == "vllm_xargs.other"
