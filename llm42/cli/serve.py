@@ -150,7 +150,7 @@ class Launch:
         deadline = time.monotonic() + READY_TIMEOUT_S
         # trust_env off: a proxy from the environment has no business on the loopback interface.
         with httpx.Client(base_url=url, timeout=HTTP_TIMEOUT_S, trust_env=False) as client:
-            while (model := _served_model(client)) is None:
+            while (model := _served_model(client)) is None or watch.running:
                 if not watch.running and watch.process.returncode != 0:
                     raise LaunchError(f"the application does not come up; the end of {run.log}:\n{run.tail()}")
                 self._check(besides=watch)

@@ -34,7 +34,7 @@ def changes(applications: dict[str, Any], seen: dict[str, str]) -> list[str]:
     """What to print now that has not been printed before; remembered in ``seen``."""
     lines = []
     for name, application in applications.items():
-        parts = {name: f"{application.status} {application.message}".strip()}
+        parts = {name: f"{application.status.value} {application.message}".strip()}
         for deployment, overview in application.deployments.items():
             states = ", ".join(f"{count} {state.lower()}" for state, count in overview.replica_states.items())
             parts[f"{name}/{deployment}"] = f"{states or 'waiting'} {overview.message}".strip()

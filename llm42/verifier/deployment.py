@@ -1,5 +1,6 @@
 """The Serve replica around one :class:`~llm42.verifier.engine.ReplayEngine`."""
 
+from dataclasses import replace
 from typing import Any
 
 from llm42.config import Config
@@ -9,19 +10,19 @@ from llm42.protocol.messages import ReplayReply, ReplayRequest
 class Verifier:
     """Bound by :mod:`llm42.app`. Start-up loads the model, and fails closed."""
 
-    def __init__(self, config: Config | dict[str, Any], model_path: str) -> None:
+    def __init__(self, config: Config) -> None:
         from ray import serve
 
         from llm42.metrics import VerifierMetrics
+        from llm42.models import resolve_model
         from llm42.verifier.engine import ReplayEngine
 
-        config = Config.model_validate(config)
-        self._engine = ReplayEngine(config, model_path, observer=VerifierMetrics())
+        self._engine = ReplayEngine(config, resolve_model(config.model), observer=VerifierMetrics())
         self._replica_id: str = serve.get_replica_context().replica_id.unique_id
 
-    async def replay(self, request: ReplayRequest) -> ReplayReply:
-        """See :meth:`ReplayEngine.replay`."""
-        return await self._engine.replay(request)
+    async def replay(self, request: ReplayRequest, *, replica_id: str | None = None) -> ReplayReply:
+        """See :meth:`ReplayEngine.replay`. ``replica_id`` is the caller's wish, and any verifier may answer."""
+        return replace(await self._engine.replay(request), replica_id=self._replica_id)
 
     async def describe(self) -> dict[str, Any]:
         """Who this is: replica, fingerprint and what it is made of, and the shape of a pass."""

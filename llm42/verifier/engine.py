@@ -51,7 +51,10 @@ class ReplayEngine:
         multiprocess: bool = False,
         observer: ReplayObserver | None = None,
     ) -> None:
-        require_environment(config)
+        from vllm.platforms import current_platform
+
+        env = verifier_env(config, gpu=not current_platform.is_cpu())
+        require_environment(env)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="llm42-replay")
         self._observer = observer
         self._timeout_s = config.timeouts.replay_s
@@ -63,7 +66,7 @@ class ReplayEngine:
         model = self._core.vllm_config.model_config
         ranks = self._core.vllm_config.parallel_config.tensor_parallel_size
         self.parts = fingerprint_parts(
-            self.shape, model.hf_config.to_dict(), verifier_env(config), facts, ranks
+            self.shape, model.hf_config.to_dict(), env, facts, ranks
         )
         self.fingerprint = fingerprint(self.parts)
         self._vocabulary = int(model.get_vocab_size())
@@ -98,15 +101,13 @@ class ReplayEngine:
             self._plan()
             async with asyncio.timeout(self._timeout_s):
                 reply = await answer
+            return reply
         except TimeoutError:
             raise ReplayFailed(f"no answer within {self._timeout_s:g} s") from None
         finally:
             del self._answers[job]
-            if not job.done:
-                self._scheduler.cancel(job)
+            if self._scheduler.cancel(job):
                 self._plan()
-        self._count_cache()
-        return reply
 
     def check_health(self) -> None:
         """Raises RuntimeError if this verifier will never answer again."""
@@ -212,18 +213,15 @@ class ReplayEngine:
                 answer.set_exception(ReplayFailed(reason))
 
     def _observe(self, current: Pass, output: PassOutput, seconds: float) -> None:
-        if self._observer is not None:
-            decode = len(current.input.asked)
-            prefill = len(current.rows) - decode
-            in_model = sum(output.seconds)
-            self._observer.on_pass(decode, prefill, current.idle_rows, seconds, in_model)
-
-    def _count_cache(self) -> None:
-        if self._observer is not None:
-            counted = (self._scheduler.hits, self._scheduler.misses, self._pool.evictions)
-            hits, misses, evictions = (now - then for now, then in zip(counted, self._counted, strict=True))
-            self._counted = counted
-            self._observer.on_cache(hits, misses, evictions)
+        if self._observer is None:
+            return
+        decode = len(current.input.asked)
+        prefill = len(current.rows) - decode
+        self._observer.on_pass(decode, prefill, current.idle_rows, seconds, sum(output.seconds))
+        counted = (self._scheduler.hits, self._scheduler.misses, self._pool.evictions)
+        hits, misses, evictions = (now - then for now, then in zip(counted, self._counted, strict=True))
+        self._counted = counted
+        self._observer.on_cache(hits, misses, evictions)
 
     # In the worker thread:
 

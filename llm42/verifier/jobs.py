@@ -27,6 +27,8 @@ class Job:
     table: PageTable | None = None
     next_window: int = 0
     """First window not yet given to a pass."""
+    begun: bool = False
+    """Whether a pass has had rows of this job."""
     flying: bool = False
     """Whether a running pass has rows of this job: its pages must stay."""
     cancelled: bool = False

@@ -47,15 +47,18 @@ class Scheduler:
             raise VerifierBusy(f"the verifier already holds {self._max_queued} replays; retry later")
         self._waiting.append(job)
 
-    def cancel(self, job: Job) -> None:
-        """Forget a job. Its pages are freed now, or when the pass that uses them ends. Harmless if it is done."""
-        job.cancelled = True
+    def cancel(self, job: Job) -> bool:
+        """Forget a job; False if it is no longer here. Its pages are freed now, or when the pass using them ends."""
         if job in self._running:
+            job.cancelled = True
             del self._running[job]
             if not job.flying:
                 self._release(job)
-        elif job in self._waiting:
+            return True
+        if job in self._waiting:
             self._waiting.remove(job)
+            return True
+        return False
 
     def plan(self) -> Pass:
         """The best next pass as things stand; without rows if there is no work."""
@@ -75,7 +78,7 @@ class Scheduler:
         """The pass, planned after the last change of anything, is about to run."""
         for row in planned.rows:
             row.job.next_window = row.window + 1
-            row.job.flying = True
+            row.job.begun = row.job.flying = True
         self._prefill_turn = all(row.asked for row in planned.rows)
 
     def end(self, finished: Pass, output: PassOutput) -> list[Job]:

@@ -27,29 +27,30 @@ class VerifierEnvironmentError(RuntimeError):
     """The process lacks a pinned environment variable."""
 
 
-def verifier_env(config: Config) -> dict[str, str]:
-    """Environment of a verifier process, to be set before vLLM or torch is imported.
+def verifier_env(config: Config, *, gpu: bool = False) -> dict[str, str]:
+    """Environment of a verifier process (``gpu``: one that computes on GPUs), set before vLLM or torch is imported.
 
     Raises ValueError if ``verifier.env`` contradicts a pinned switch.
     """
     pinned = {
         # Attention on CPU splits long contexts over idle threads: rounding would follow the load.
         "VLLM_CPU_ATTN_SPLIT_KV": "0",
-        # On GPU: one attention split, no ahead-of-time schedule, fixed GEMM configurations. No effect on CPU.
-        "VLLM_BATCH_INVARIANT": "1",
         **engine_env(config.verifier.threads),
     }
+    if gpu:
+        # One attention split, no ahead-of-time schedule, fixed GEMM configurations. On CPU it calls Triton, and fails.
+        pinned["VLLM_BATCH_INVARIANT"] = "1"
     for name, value in config.verifier.env.items():
         if pinned.get(name, value) != value:
             raise ValueError(f"verifier.env sets {name} to {value!r}, but replay needs {pinned[name]!r}: leave it out")
     return {**config.verifier.env, **pinned}
 
 
-def require_environment(config: Config, environ: Mapping[str, str] = os.environ) -> None:
-    """Fail closed: raise :class:`VerifierEnvironmentError` unless ``environ`` is as :func:`verifier_env` says."""
+def require_environment(wanted: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
+    """Fail closed: raise :class:`VerifierEnvironmentError` unless ``environ`` has all that is ``wanted``."""
     wrong = [
         f"{name}={value} (found {environ.get(name)!r})"
-        for name, value in verifier_env(config).items()
+        for name, value in wanted.items()
         if environ.get(name) != value
     ]
     if wrong:
