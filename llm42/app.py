@@ -58,6 +58,7 @@ def build(args: dict[str, Any]) -> Application:
                 **actor_resources(settings, gpus=gpus),
                 "runtime_env": {"env_vars": {**offline, **env, **settings.env}},
             },
+            logging_config={"enable_access_log": False},  # one line for each replay, and two a second when idle
             request_router_config=RequestRouterConfig(request_router_class=PinnedRouter),
             health_check_period_s=2,
             health_check_timeout_s=30,

@@ -63,7 +63,7 @@ class Router(Frozen):
 
     replicas: int = Field(1, ge=1, description="Ingress replicas (CPU only).")
     max_requests: int = Field(
-        512, ge=1, description="Requests in one router at a time; one more is answered 503 with Retry-After."
+        512, ge=1, description="Requests in one router at a time; one more is answered with a 503."
     )
     arguments: list[str] = Field(
         default_factory=list, description="Further arguments of `vllm serve` for the OpenAI frontend."
@@ -75,7 +75,7 @@ class Cadence(Frozen):
 
     mode: Literal["adaptive", "window"] = Field(
         "adaptive",
-        description="window: at window boundaries and at the end; adaptive: also earlier, while a verifier has idle rows.",
+        description="window: at window boundaries and at the end; adaptive: also while a verifier has idle rows.",
     )
     min_candidates: int = Field(
         8, ge=1, description="adaptive: fewest drafted tokens worth a pass before the window is full."
@@ -104,12 +104,10 @@ class Config(Frozen):
     )
     determinism: Annotated[Literal["off", "seeded", "on"], BeforeValidator(_yaml_switch)] = Field(
         "off",
-        description="Which requests are deterministic when they do not say `is_deterministic`: none, those with a `seed`, all.",
+        description="Which requests are deterministic unless they say: none, those with a `seed`, or all.",
     )
     window_size: int = Field(32, ge=1, description="W: tokens in a replay window.")
-    verify_batch_size: int = Field(
-        DEFAULT_VERIFY_BATCH_SIZE, ge=1, description="G: windows in a replay pass."
-    )
+    verify_batch_size: int = Field(DEFAULT_VERIFY_BATCH_SIZE, ge=1, description="G: windows in a replay pass.")
     strict: bool = Field(False, description="G = 1: needs no row independence of the kernels.")
     cadence: Cadence = Field(default_factory=Cadence)
     run_ahead: int | None = Field(

@@ -31,9 +31,7 @@ class Metric:
 
         if self.kind == "counter":
             return metrics.Counter(self.name, description=self.help, tag_keys=self.labels)
-        return metrics.Histogram(
-            self.name, description=self.help, boundaries=list(self.buckets), tag_keys=self.labels
-        )
+        return metrics.Histogram(self.name, description=self.help, boundaries=list(self.buckets), tag_keys=self.labels)
 
     def add(self, amount: float, **labels: str) -> None:
         if amount:  # Ray refuses to count nothing
@@ -51,9 +49,7 @@ COMMITTED = Metric("llm42_tokens_committed", "counter", "Canonical tokens sent t
 ROLLED_BACK = Metric("llm42_tokens_rolled_back", "counter", "Drafted tokens thrown away by rollbacks.")
 ROLLBACKS = Metric("llm42_rollbacks", "counter", "Rollbacks: a draft differed from the canonical token.")
 FAILOVERS = Metric("llm42_failovers", "counter", "Replay calls that were tried again.")
-WINDOWS = Metric(
-    "llm42_windows_verified", "counter", "Rows of replay passes: decode, prefill or padding.", ("kind",)
-)
+WINDOWS = Metric("llm42_windows_verified", "counter", "Rows of replay passes: decode, prefill or padding.", ("kind",))
 PASS_SECONDS = Metric("llm42_verify_pass_seconds", "histogram", "Time of one replay pass.")
 MODEL_SECONDS = Metric("llm42_verify_model_seconds", "histogram", "Of which forward, logits and selection.")
 WAIT_SECONDS = Metric("llm42_verify_wait_seconds", "histogram", "Time a replay request waited for its first row.")

@@ -50,7 +50,7 @@ def require_servable(config: Config, model_path: str) -> None:
             )
         if longest < config.window_size:
             raise ValueError(
-                f"window_size is {config.window_size}, but the model has only {longest} positions: use at most {longest}"
+                f"window_size is {config.window_size}, but the model has only {longest} positions: use at most that"
             )
 
 

@@ -82,7 +82,7 @@ def test_models_and_lengths(tmp_path: Any) -> None:
 
     path = write(tmp_path, json.dumps({**LLAMA, "sliding_window": 4096, "use_sliding_window": False}))
     require_servable(Config(model=path, max_model_len=2048), path)
-    with pytest.raises(ValueError, match="max_model_len is 4096.*at most 2048"):
+    with pytest.raises(ValueError, match=r"max_model_len is 4096.*at most 2048"):
         require_servable(Config(model=path, max_model_len=4096), path)
     with pytest.raises(ValueError, match="no directory"):
         require_servable(Config(model="/nowhere/model"), "/nowhere/model")

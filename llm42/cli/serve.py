@@ -24,7 +24,7 @@ RAY_TIMEOUT_S = 120.0
 READY_TIMEOUT_S = 1800.0
 HTTP_TIMEOUT_S = 5.0
 POLL_S = 0.5
-SERVE_STOP_S = 9.0
+SERVE_STOP_S = 8.0
 STOP_S = 4.0
 
 EXAMPLES = """
@@ -76,6 +76,7 @@ class Launch:
         self._logs = Path(tempfile.mkdtemp(prefix="llm42-serve-"))
         self._scripts = Path(sysconfig.get_path("scripts"))
         self._jobs: list[Job] = []
+        self._ready = False
 
     def run(self) -> None:
         """Start everything, say how to use it, and stay until a signal comes or a part dies."""
@@ -93,6 +94,7 @@ class Launch:
         port = _free_port(LOOPBACK)
         self._start_ray(LOOPBACK, port)
         model = self._deploy(f"{LOOPBACK}:{port}", target.url)
+        self._ready = True
         typer.echo(EXAMPLES.format(url=target.url, model=model, logs=self._logs))
         while True:
             self._check()
@@ -102,7 +104,8 @@ class Launch:
         """Stop what was started, last first: Serve drains its replicas while it still has a Ray to do it."""
         for job in reversed(self._jobs):
             if job.name == "serve":
-                job.stop(signal.SIGINT, SERVE_STOP_S)
+                # Before it was ready there is no request to finish.
+                job.stop(signal.SIGINT, SERVE_STOP_S if self._ready else 0)
             else:
                 job.stop(signal.SIGTERM, STOP_S)
         _say("stopped")
@@ -150,10 +153,14 @@ class Launch:
         deadline = time.monotonic() + READY_TIMEOUT_S
         # trust_env off: a proxy from the environment has no business on the loopback interface.
         with httpx.Client(base_url=url, timeout=HTTP_TIMEOUT_S, trust_env=False) as client:
-            while (model := _served_model(client)) is None or watch.running:
-                if not watch.running and watch.process.returncode != 0:
-                    raise LaunchError(f"the application does not come up; the end of {run.log}:\n{run.tail()}")
+            while True:
                 self._check(besides=watch)
+                # In this order: a router may answer although another deployment has failed.
+                if not watch.running:
+                    if watch.process.returncode != 0:
+                        raise LaunchError(f"the application does not come up; the end of {run.log}:\n{run.tail()}")
+                    if model := _served_model(client):
+                        break
                 if time.monotonic() >= deadline:
                     raise LaunchError(f"not ready after {READY_TIMEOUT_S:.0f} s; the end of {run.log}:\n{run.tail()}")
                 self._signals.pause(POLL_S)

@@ -9,6 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from llm42.config import Config
+from llm42.environment import OFFLINE_ENV
 
 APPLICATION = "llm42.app:build"
 LOOPBACK = "127.0.0.1"
@@ -27,7 +28,6 @@ QUIET = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_COLOR_PREFIX": "0",
 }
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,6 @@ class Target:
     def environment(self) -> dict[str, str]:
         """Ours, with telemetry off, and with the model hub off too unless a model comes from there."""
         local = all(model in PREPARED_MODELS or Path(model).is_dir() for model in self.models)
-        env = {**QUIET, **(OFFLINE if local else {}), **os.environ}
+        env = {**QUIET, **(OFFLINE_ENV if local else {}), **os.environ}
         env.pop("RAY_ADDRESS", None)  # It names another cluster than the one we start.
         return env

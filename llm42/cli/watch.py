@@ -34,15 +34,21 @@ def changes(applications: dict[str, Any], seen: dict[str, str]) -> list[str]:
     """What to print now that has not been printed before; remembered in ``seen``."""
     lines = []
     for name, application in applications.items():
-        parts = {name: f"{application.status.value} {application.message}".strip()}
+        parts = {name: f"{application.status.value} {_brief(application.message)}".strip()}
         for deployment, overview in application.deployments.items():
             states = ", ".join(f"{count} {state.lower()}" for state, count in overview.replica_states.items())
-            parts[f"{name}/{deployment}"] = f"{states or 'waiting'} {overview.message}".strip()
+            parts[f"{name}/{deployment}"] = f"{states or 'waiting'} {_brief(overview.message)}".strip()
         for key, text in parts.items():
             if seen.get(key) != text:
                 seen[key] = text
                 lines.append(f"{key}: {text}")
     return lines
+
+
+def _brief(message: str) -> str:
+    """Serve's messages end in a whole traceback; what it is about stands in the first line and the last."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return " ... ".join(lines[:1] + lines[1:][-1:])
 
 
 if __name__ == "__main__":

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 
 from llm42.config import Config
 from llm42.fastpath.errors import StreamEnded, UnknownStream, WrongReplica
-from llm42.fastpath.messages import HEARTBEAT_S, Hello, ReplicaInfo
+from llm42.fastpath.messages import HEARTBEAT_S, PATIENCE, Hello, ReplicaInfo
 
 if TYPE_CHECKING:
     from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 
     from llm42.fastpath.mailbox import Mailbox
 
-LEASES = 3
-"""A router renews its streams at least every ``control_s`` or so; after this many of these it is dead."""
 SHUTDOWN_S = 10.0
 
 
@@ -42,7 +40,7 @@ class FastPath:
         from llm42.models import resolve_model
 
         self._replica_id: str = serve.get_replica_context().replica_id.unique_id
-        self._lease_s = LEASES * config.timeouts.control_s
+        self._lease_s = PATIENCE * config.timeouts.control_s
         self._mailboxes: dict[str, Mailbox] = {}
         args = fastpath_engine_args(config, resolve_model(config.model))
         self._engine = DraftEngine(partial(make_engine_core, args))
@@ -58,6 +56,7 @@ class FastPath:
             max_model_len=self._engine.core.max_model_len,
             max_num_seqs=self._max_num_seqs,
             in_flight=self._engine.in_flight,
+            streams=len(self._mailboxes),
         )
 
     async def stream(

@@ -4,6 +4,12 @@ from dataclasses import dataclass
 
 HEARTBEAT_S = 2.0
 """A stream with nothing to say sends an empty list this often."""
+PATIENCE = 3
+"""Each side takes the other for dead when it has not heard of it for this many ``timeouts.control_s``.
+
+Long on purpose: a process that dies is noticed at once, so this is for machines that hang or are cut off, and
+a busy one may well stand still for some seconds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +29,5 @@ class ReplicaInfo:
     """Sequences in one engine step."""
     in_flight: int
     """Requests in the engine, of all routers."""
+    streams: int
+    """Open streams: one for each router, unless one died a short while ago."""

@@ -28,8 +28,6 @@ def _require(package: str, module: str, wanted: str, remedy: str) -> None:
     try:
         found = str(import_module(module).__version__)
     except ModuleNotFoundError as error:
-        raise VersionMismatchError(
-            f"{package} is not installed; llm42 needs {package}=={wanted}: {remedy}"
-        ) from error
+        raise VersionMismatchError(f"{package} is not installed; llm42 needs {package}=={wanted}: {remedy}") from error
     if found.partition("+")[0] != wanted:
         raise VersionMismatchError(f"{package} is {found}; llm42 needs exactly {wanted}: {remedy}")

@@ -114,9 +114,8 @@ def unsupported(params: Any) -> str | None:
     for name, value in neutral.items():
         if getattr(params, name) != value:
             return name
-    absent = ("logit_bias", "bad_words", "allowed_token_ids", "structured_outputs", "logprob_token_ids")
-    absent += ("thinking_token_budget", "repetition_detection", "watermarking")
-    for name in absent:
-        if getattr(params, name, None):
+    absent = "logit_bias bad_words allowed_token_ids structured_outputs logprob_token_ids thinking_token_budget"
+    for name in (*absent.split(), "repetition_detection", "watermarking"):
+        if getattr(params, name):
             return name
     return "logprobs" if (params.logprobs or 0) not in (0, 1) else None

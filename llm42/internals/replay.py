@@ -82,14 +82,15 @@ class ReplayPass:
             num_tokens=self.rows * self.window,
             slot_mapping=dict.fromkeys(metadata, self.kv_slots),
         ):
-            hidden = self.runner.model(
+            hidden: Tensor = self.runner.model(
                 input_ids=self.tokens, positions=self.positions, intermediate_tensors=None, inputs_embeds=None
             )
         return hidden.view(self.rows, self.window, -1)
 
     def logits(self, hidden: Tensor) -> Tensor | None:
         """LM head of one row: [window, hidden] -> [window, vocabulary]; None on a rank that does not gather."""
-        return self.runner.model.compute_logits(hidden)
+        logits: Tensor | None = self.runner.model.compute_logits(hidden)
+        return logits
 
 
 class ReplayExtension:
@@ -180,5 +181,5 @@ def _facts(runner: Any) -> dict[str, Any]:
         "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
     }

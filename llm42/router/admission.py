@@ -19,12 +19,12 @@ _FREE = frozenset(
     include_stop_str_in_output skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens
     truncation_side add_special_tokens return_tokens_as_token_ids return_token_ids request_id session_id priority
     top_p top_k min_p length_penalty metadata store service_tier safety_identifier prompt_cache_key
-    temperature logprobs vllm_xargs""".split()
+    vllm_xargs""".split()
 )
 _FREE_OF: dict[Endpoint, frozenset[str]] = {
     "completions": frozenset({"prompt"}),
     "chat": frozenset(
-        """messages max_completion_tokens top_logprobs add_generation_prompt continue_final_message chat_template
+        """messages logprobs max_completion_tokens add_generation_prompt continue_final_message chat_template
         chat_template_kwargs documents reasoning_effort include_reasoning parallel_tool_calls""".split()
     ),
 }
@@ -65,9 +65,7 @@ class Admission:
     body: dict[str, Any]
 
 
-def admit(
-    body: Mapping[str, Any], endpoint: Endpoint, mode: Mode, generation_config: Mapping[str, Any]
-) -> Admission:
+def admit(body: Mapping[str, Any], endpoint: Endpoint, mode: Mode, generation_config: Mapping[str, Any]) -> Admission:
     """Decide one request. ``generation_config`` holds the model's own sampling defaults.
 
     Raises:
@@ -131,7 +129,7 @@ def _remedy(name: str, value: Any, body: Mapping[str, Any], endpoint: Endpoint) 
         return None if value == 0 and not isinstance(value, bool) else "send temperature 0"
     if name == "echo" and endpoint == "completions":  # with logprobs, it asks for the prompt's too
         return None if body.get("logprobs") is None else "leave out echo or logprobs"
-    if name == "top_logprobs" or (name == "logprobs" and endpoint == "completions"):
+    if name == {"completions": "logprobs", "chat": "top_logprobs"}[endpoint]:
         # Greedy: the chosen token is the top one, so a completion's `logprobs: 1` asks for nothing more.
         most = 1 if endpoint == "completions" else 0
         return None if isinstance(value, int) and value <= most else f"send at most {most} (the chosen token's)"

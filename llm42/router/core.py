@@ -96,16 +96,12 @@ class RouterCore(TextCore):
             self._placing.pop(request.request_id, None)
 
     async def _verified(self, request: EngineCoreRequest) -> None:
-        session = Session(
-            request.prompt_token_ids, stop_rules(request), self._cadence, self._config.max_run_ahead
-        )
+        session = Session(request.prompt_token_ids, stop_rules(request), self._cadence, self._config.max_run_ahead)
 
         def commit(commit: Commit) -> None:
             self._emit(commit_outputs(request, commit))
 
-        driver = DeterministicRequest(
-            request, session, self._hub, self._verifiers, self._config.timeouts, commit
-        )
+        driver = DeterministicRequest(request, session, self._hub, self._verifiers, self._config.timeouts, commit)
         outcome = "error"
         try:
             await driver.run()

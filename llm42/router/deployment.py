@@ -11,9 +11,16 @@ STARTUP_S = 600.0
 
 
 class Router:
-    """Serve calls :meth:`__serve_build_asgi_app__` after the constructor; the app serves until the replica ends."""
+    """Binds the handles of the two pools to one OpenAI server."""
 
-    async def __init__(self, config: Config, fast_path: Any, verifier: Any) -> None:
+    def __init__(self, config: Config, fast_path: Any, verifier: Any) -> None:
+        self._config = config
+        self._fast_path = fast_path
+        self._verifier = verifier
+        self._core: Any = None
+
+    async def __serve_build_asgi_app__(self) -> Any:
+        """Serve calls this once, after the constructor; the app serves until the replica ends."""
         # Heavy, and only needed in the replica.
         from llm42.internals.frontend import make_frontend
         from llm42.metrics import RouterMetrics
@@ -23,35 +30,39 @@ class Router:
         from llm42.router.middleware import DeterminismMiddleware
         from llm42.router.verifiers import VerifierPool
 
-        metrics = RouterMetrics()
-        self._hub = DraftHub(fast_path, uuid.uuid4().hex, config)
-        self._hub.start()
-        verifiers = VerifierPool(verifier, config.timeouts, metrics)
-        self._core = RouterCore(config, self._hub, verifiers, metrics)
+        config, metrics = self._config, RouterMetrics()
+        verifiers = VerifierPool(self._verifier, config.timeouts, metrics)
         max_model_len = await asyncio.wait_for(verifiers.context_length(), STARTUP_S)
+        self._hub = DraftHub(self._fast_path, uuid.uuid4().hex, config)
+        self._hub.start()
+        self._core = RouterCore(config, self._hub, verifiers, metrics)
         self._frontend = await make_frontend(self._core, _arguments(config, resolve_model(config.model), max_model_len))
         self._core.fail = self._frontend.fail
-        self._app = DeterminismMiddleware(
-            self._frontend.app, config.determinism, self._frontend.generation_config
-        )
-
-    def __serve_build_asgi_app__(self) -> Any:
-        return self._app
+        return DeterminismMiddleware(self._frontend.app, config.determinism, self._frontend.generation_config)
 
     async def in_flight(self) -> dict[str, int]:
         """Deterministic sessions, and requests on the fast path: both 0 on an idle router."""
         return {"sessions": self._core.in_flight, "fast_path": self._hub.in_flight}
 
     async def __del__(self) -> None:
-        await self._core.close()
-        await self._hub.close()
-        self._frontend.shutdown()
+        """Serve awaits this when it stops a replica. Nothing is there if start-up failed."""
+        if self._core is not None:
+            await self._core.close()
+            await self._hub.close()
+            self._frontend.shutdown()
 
 
 def _arguments(config: Config, model_path: str, max_model_len: int) -> list[str]:
     """The arguments of ``vllm serve`` for the frontend alone."""
-    arguments = ["--model", model_path, "--served-model-name", config.served_model_name or config.model]
-    arguments += ["--dtype", config.dtype, "--max-model-len", str(max_model_len)]
-    arguments += ["--max-num-queued-reqs", str(config.router.max_requests)]
-    arguments += ["--enforce-eager", "--disable-log-stats"]
-    return arguments + config.router.arguments
+    return [
+        *("--model", model_path),
+        *("--served-model-name", config.served_model_name or config.model),
+        *("--dtype", config.dtype),
+        *("--max-model-len", str(max_model_len)),
+        *("--max-num-queued-reqs", str(config.router.max_requests)),
+        # vLLM's own names the frontend's configuration, not what computed the answer.
+        *("--fingerprint-mode", "none"),
+        "--enforce-eager",
+        "--disable-log-stats",
+        *config.router.arguments,
+    ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llm42.fastpath.errors import WrongReplica
-from llm42.fastpath.messages import Hello
+from llm42.fastpath.messages import PATIENCE, Hello
 from llm42.router.background import Background
 from llm42.router.calls import CallFailed, bounded, read_stream
 
@@ -139,7 +139,7 @@ class DraftConnection:
         )
         reason = "the router closed the stream"
         try:
-            await read_stream(stream, self._control_s, self._on_item)
+            await read_stream(stream, PATIENCE * self._control_s, self._on_item)
         except CallFailed as error:
             reason = str(error)
         finally:

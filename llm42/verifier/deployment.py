@@ -25,8 +25,9 @@ class Verifier:
         return replace(await self._engine.replay(request), replica_id=self._replica_id)
 
     async def describe(self) -> dict[str, Any]:
-        """Who this is: replica, fingerprint and what it is made of, and the shape of a pass."""
+        """Who this is: replica, fingerprint and what it is made of, the shape of a pass; and how busy it is."""
         shape = self._engine.shape
+        pages, pages_free = self._engine.pages
         return {
             "replica_id": self._replica_id,
             "fingerprint": self._engine.fingerprint,
@@ -34,6 +35,9 @@ class Verifier:
             "max_model_len": shape.context,
             "window_size": shape.window,
             "verify_batch_size": shape.rows,
+            "in_flight": self._engine.in_flight,
+            "pages": pages,
+            "pages_free": pages_free,
         }
 
     def check_health(self) -> None:

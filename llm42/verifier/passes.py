@@ -1,9 +1,8 @@
 """What one replay pass is: ``rows`` windows of ``window`` tokens, always that shape."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,12 +65,13 @@ class PassOutput:
     """Spent in the model, in the LM head, and in choosing."""
 
 
-@dataclass(frozen=True)
 class Pass:
-    """Rows to run together; the rest of the shape is padding."""
+    """Rows to run together, encoded at once; the rest of the shape is padding."""
 
-    shape: PassShape
-    rows: tuple[Row, ...]
+    def __init__(self, shape: PassShape, rows: Sequence[Row]) -> None:
+        self.shape = shape
+        self.rows = tuple(rows)
+        self.input = _encode(shape, rows)
 
     @property
     def idle_rows(self) -> int:
@@ -82,27 +82,6 @@ class Pass:
         """Each job once, in row order."""
         return iter(dict.fromkeys(row.job for row in self.rows))
 
-    @cached_property
-    def input(self) -> PassInput:
-        """Encoded once, when the pass is prepared. Padding is token 0 at position 0 on vLLM's null block 0."""
-        shape = self.shape
-        tokens = bytearray(_INT * shape.rows * shape.window)
-        starts = array("i", bytes(_INT * shape.rows))
-        tables = array("i", bytes(_INT * shape.rows * shape.blocks))
-        for index, row in enumerate(self.rows):
-            start, end = row.window * shape.window, (row.window + 1) * shape.window
-            # vLLM's rotary kernel reads past its table in silence.
-            assert end <= shape.context, f"window {row.window} lies past the context of {shape.context} tokens"
-            assert row.job.table is not None
-            known = row.job.tokens[_INT * start : _INT * end]
-            at = _INT * index * shape.window
-            tokens[at : at + len(known)] = known
-            starts[index] = start
-            ids = row.job.table.ids[: -(-end // shape.block)]
-            tables[index * shape.blocks : index * shape.blocks + len(ids)] = ids
-        asked = [index for index, row in enumerate(self.rows) if row.asked]
-        return PassInput(bytes(tokens), starts.tobytes(), tables.tobytes(), asked)
-
     def deliver(self, output: PassOutput) -> None:
         """Give each asked row's choices to its job."""
         window = self.shape.window
@@ -111,6 +90,24 @@ class Pass:
             first, end = max(row.job.start - start, 0), min(row.job.length - start, window)
             slots = slice(index * window + first, index * window + end)
             words = slice(_INT * slots.start, _INT * slots.stop)
-            row.job.receive(
-                output.tokens[words], output.logprobs[words], output.ranks[words], output.valid[slots]
-            )
+            row.job.receive(output.tokens[words], output.logprobs[words], output.ranks[words], output.valid[slots])
+
+
+def _encode(shape: PassShape, rows: Sequence[Row]) -> PassInput:
+    """Padding is token 0 at position 0 on block 0, vLLM's null block: nobody reads it."""
+    tokens = bytearray(_INT * shape.rows * shape.window)
+    starts = array("i", bytes(_INT * shape.rows))
+    tables = array("i", bytes(_INT * shape.rows * shape.blocks))
+    for index, row in enumerate(rows):
+        start, end = row.window * shape.window, (row.window + 1) * shape.window
+        # vLLM's rotary kernel reads past its table in silence.
+        assert end <= shape.context, f"window {row.window} lies past the context of {shape.context} tokens"
+        assert row.job.table is not None
+        known = row.job.tokens[_INT * start : _INT * end]
+        at = _INT * index * shape.window
+        tokens[at : at + len(known)] = known
+        starts[index] = start
+        ids = row.job.table.ids[: -(-end // shape.block)]
+        tables[index * shape.blocks : index * shape.blocks + len(ids)] = ids
+    asked = [index for index, row in enumerate(rows) if row.asked]
+    return PassInput(bytes(tokens), starts.tobytes(), tables.tobytes(), asked)

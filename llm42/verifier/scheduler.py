@@ -72,7 +72,7 @@ class Scheduler:
         chosen = list(islice(decode, rows - reserved))
         chosen += islice(prefill, rows - len(chosen))
         chosen += islice(decode, rows - len(chosen))
-        return Pass(self._shape, tuple(chosen))
+        return Pass(self._shape, chosen)
 
     def begin(self, planned: Pass) -> None:
         """The pass, planned after the last change of anything, is about to run."""

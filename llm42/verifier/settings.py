@@ -49,9 +49,7 @@ def verifier_env(config: Config, *, gpu: bool = False) -> dict[str, str]:
 def require_environment(wanted: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
     """Fail closed: raise :class:`VerifierEnvironmentError` unless ``environ`` has all that is ``wanted``."""
     wrong = [
-        f"{name}={value} (found {environ.get(name)!r})"
-        for name, value in wanted.items()
-        if environ.get(name) != value
+        f"{name}={value} (found {environ.get(name)!r})" for name, value in wanted.items() if environ.get(name) != value
     ]
     if wrong:
         raise VerifierEnvironmentError(f"a verifier must be started with {', '.join(wrong)}")

@@ -4,7 +4,6 @@ import asyncio
 import contextvars
 import os
 import time
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +60,8 @@ class Ingress:
     """Runs jobs over a hub."""
 
     async def __init__(self, fast_path: DeploymentHandle, config: Config) -> None:
+        import vllm.v1.engine  # noqa: F401 - takes long: not while streams are open
+
         self.fast_path = fast_path
         self.hub = DraftHub(fast_path, serve.get_replica_context().replica_id.unique_id, config)
         self.hub.start()
@@ -82,31 +83,25 @@ class Ingress:
     async def replica_pids(self) -> dict[str, int]:
         """By replica id; pinned calls, all at once."""
         ids = self.hub.replicas
-        calls = (self.fast_path.pid.remote(replica_id=replica_id) for replica_id in ids)
-        pids = await asyncio.gather(*(self._alone(call_of(call)) for call in calls))
-        return dict(zip(ids, pids, strict=True))
+        tasks = [asyncio.create_task(self._pid(id_), context=contextvars.Context()) for id_ in ids]
+        return dict(zip(ids, await asyncio.gather(*tasks), strict=True))
 
     async def pinned_siblings(self, n: int, own_context: bool, timeout_s: float) -> int:
         """How many of ``n`` concurrent pinned calls come back, with or without a context of their own."""
         replica_id = self.hub.replicas[0]
 
-        async def call() -> None:
-            async with asyncio.timeout(timeout_s):
-                await self.fast_path.pid.remote(replica_id=replica_id)
-
         tasks = [
-            asyncio.create_task(call(), context=contextvars.Context() if own_context else None) for _ in range(n)
+            asyncio.create_task(
+                self._pid(replica_id, timeout_s), context=contextvars.Context() if own_context else None
+            )
+            for _ in range(n)
         ]
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        return sum(outcome is None for outcome in outcomes)
+        return sum(isinstance(outcome, int) for outcome in outcomes)
 
-    async def in_engines(self) -> int:
-        """Requests in all engines, by their own account."""
-        infos = await self.fast_path.broadcast("describe").results_async(timeout_s=5)
-        return sum(info.in_flight for info in infos)
-
-    async def _alone(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return await asyncio.create_task(coroutine, context=contextvars.Context())
+    async def _pid(self, replica_id: str, timeout_s: float = 10.0) -> int:
+        async with asyncio.timeout(timeout_s):
+            return await self.fast_path.pid.remote(replica_id=replica_id)
 
     async def _run(self, job: Job) -> Result:
         done = asyncio.Event()
@@ -144,10 +139,6 @@ class Ingress:
         return result
 
 
-async def call_of(call: Any) -> Any:
-    return await call
-
-
 def build(config: Config, fast_paths: int) -> serve.Application:
     """The application, with so many fast path replicas."""
     fast_path = serve.deployment(ShownFastPath).options(
@@ -155,7 +146,7 @@ def build(config: Config, fast_paths: int) -> serve.Application:
         num_replicas=fast_paths,
         max_ongoing_requests=1000,
         health_check_period_s=2,
-        graceful_shutdown_timeout_s=5,
+        graceful_shutdown_timeout_s=30,
         request_router_config=RequestRouterConfig(request_router_class=PinnedRouter),
         ray_actor_options={"num_cpus": 0.5, "runtime_env": {"env_vars": fastpath_env(config)}},
     )

@@ -12,6 +12,7 @@ from llm42.models import tiny_model
 
 ENGINE = {"kv_cache_memory_bytes": 256 << 20, "max_num_seqs": 16}
 MAX_MODEL_LEN = 512
+CONTROL_S = 5.0
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +23,7 @@ def config() -> Config:
             "dtype": "float32",
             "max_model_len": MAX_MODEL_LEN,
             "fast_path": {"engine": ENGINE},
-            "timeouts": {"control_s": 4},
+            "timeouts": {"control_s": CONTROL_S},
         }
     )
 
@@ -30,9 +31,14 @@ def config() -> Config:
 @pytest.fixture(scope="session", autouse=True)
 def environment(config: Config) -> Iterator[None]:
     """What a replica's environment says, for the engine in this process; before vLLM is imported."""
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    local = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "RAY_worker_niceness": "0",  # by default replicas yield to everything else on a busy machine
+    }
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (fastpath_env(config) | quiet).items():
+        for name, value in (fastpath_env(config) | local).items():
             patch.setenv(name, value)
         yield
 
@@ -46,7 +52,9 @@ def http_port(environment: None) -> Iterator[int]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=bool(os.environ.get("LLM42_TEST_LOGS")))
+    logs = bool(os.environ.get("LLM42_TEST_LOGS"))
+    # A cluster of our own, whatever else runs on this machine.
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=logs)
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     yield port
     serve.shutdown()

@@ -21,9 +21,7 @@ def greedy(request_id: str, tokens: list[int], max_tokens: int) -> Any:
         request_id=request_id,
         prompt_token_ids=tokens,
         mm_features=None,
-        sampling_params=SamplingParams(
-            temperature=0.0, max_tokens=max_tokens, ignore_eos=True, detokenize=False
-        ),
+        sampling_params=SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True, detokenize=False),
         pooling_params=None,
         arrival_time=time.time(),
         lora_request=None,

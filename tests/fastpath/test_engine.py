@@ -68,7 +68,7 @@ async def read(mailbox: Mailbox, count: int) -> dict[str, tuple[list[int], str]]
 
 async def until_idle(engine: DraftEngine) -> None:
     async with asyncio.timeout(ITEM_S):
-        while engine.in_flight:
+        while engine.in_flight:  # noqa: ASYNC110 - another thread's state
             await asyncio.sleep(0.01)
 
 

@@ -1,0 +1,65 @@
+"""The reference pages, written from the code: ``python -m llm42.reference`` rewrites docs/configuration.md and
+docs/metrics.md. A test compares them."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from llm42.config import Config
+from llm42.metrics import CATALOGUE
+
+_HEAD = "<!-- Written by `python -m llm42.reference`; edit the descriptions in the code instead. -->\n"
+
+
+def configuration() -> str:
+    """docs/configuration.md: every field of ``args``, with its type, default and description."""
+    lines = [
+        "# Configuration",
+        _HEAD,
+        "The `args` of the application in a Serve YAML, as `deployments/llm42.yaml` shows. Unknown fields and wrong "
+        "values are refused before anything starts, with the field's name, its value and what would be right.",
+        "",
+        "| Field | Type | Default | Meaning |",
+        "|---|---|---|---|",
+        *_fields(Config, ""),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def metrics() -> str:
+    """docs/metrics.md: every metric that the parts export."""
+    lines = [
+        "# Metrics",
+        _HEAD,
+        "Exported through `ray.serve.metrics` on each node's metrics port, where the names get the prefix `ray_` (and "
+        "counters the suffix `_total`) and the labels `application`, `deployment` and `replica` are added.",
+        "",
+        "| Metric | Kind | Labels | Meaning |",
+        "|---|---|---|---|",
+        *(f"| `{m.name}` | {m.kind} | {', '.join(f'`{label}`' for label in m.labels)} | {m.help} |" for m in CATALOGUE),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _fields(model: type[BaseModel], prefix: str) -> list[str]:
+    lines = []
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            lines += _fields(field.annotation, f"{prefix}{name}.")
+            continue
+        default = field.get_default(call_default_factory=True)
+        lines.append(f"| `{prefix}{name}` | {_type(field.annotation)} | `{default!r}` | {field.description} |")
+    return lines
+
+
+def _type(annotation: Any) -> str:
+    text = getattr(annotation, "__name__", None) if isinstance(annotation, type) else None
+    text = str(annotation) if text is None or "[" in str(annotation) else text
+    return text.replace("typing.", "").replace("Literal", "one of ").replace("|", "or").replace("NoneType", "None")
+
+
+if __name__ == "__main__":
+    docs = Path("docs")
+    (docs / "configuration.md").write_text(configuration())
+    (docs / "metrics.md").write_text(metrics())

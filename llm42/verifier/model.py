@@ -1,0 +1,94 @@
+"""The model: vLLM's engine core, driven one pass at a time from one worker thread."""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from llm42.config import Config
+from llm42.internals.engine_core import EngineCore, make_engine_core
+from llm42.verifier.fingerprint import fingerprint_parts
+from llm42.verifier.passes import Pass, PassInput, PassOutput, PassShape
+from llm42.verifier.settings import require_environment, verifier_engine_args, verifier_env
+
+logger = logging.getLogger(__name__)
+
+
+class ReplayModel:
+    """A loaded model that runs passes of one shape. The constructor loads it, and blocks.
+
+    ``multiprocess`` puts it into a process of its own. Raises if the environment is not the pinned one
+    (:func:`~llm42.verifier.settings.require_environment`), or if the model or a setting is not served.
+    """
+
+    def __init__(self, config: Config, model_path: str, *, multiprocess: bool = False) -> None:
+        from vllm.platforms import current_platform
+
+        on_cpu = current_platform.is_cpu()
+        env = verifier_env(config, gpu=not on_cpu)
+        require_environment(env)
+        args = verifier_engine_args(config, model_path, on_cpu=on_cpu)
+        self._timeout_s = config.timeouts.replay_s
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="llm42-replay")
+        # As long as it takes: weights may be large, and Serve watches the start of a replica.
+        self._core = self._thread.submit(_load, args, multiprocess).result()
+        self.shape = _shape(config, self._core)
+        facts = self._thread.submit(self._setup).result(self._timeout_s)
+        if facts["threads"] != config.verifier.threads:
+            raise RuntimeError(f"torch computes on {facts['threads']} threads, not {config.verifier.threads}")
+        model, parallel = self._core.vllm_config.model_config, self._core.vllm_config.parallel_config
+        self.vocabulary = int(model.get_vocab_size())
+        self.parts = fingerprint_parts(self.shape, model.hf_config.to_dict(), env, facts, parallel.tensor_parallel_size)
+        """What the fingerprint is made of."""
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks, vLLM's null block 0 included."""
+        return self._core.num_blocks
+
+    @property
+    def dead(self) -> bool:
+        return self._core.dead
+
+    async def run(self, given: PassInput) -> PassOutput:
+        """One pass. Raises TimeoutError if it hangs, and whatever vLLM raises."""
+        loop = asyncio.get_running_loop()
+        return await asyncio.wait_for(loop.run_in_executor(self._thread, self._pass, given), self._timeout_s)
+
+    async def close(self) -> None:
+        """Stop the engine once the running pass has ended."""
+        loop = asyncio.get_running_loop()
+        await asyncio.wait_for(loop.run_in_executor(self._thread, self._core.client.shutdown), self._timeout_s)
+        self._thread.shutdown(wait=False)
+
+    def _setup(self) -> dict[str, Any]:
+        shape = self.shape
+        facts: dict[str, Any] = self._call("llm42_setup", shape.rows, shape.window, shape.context)
+        # One pass of padding: what a kernel does on its first call, it has done before the first request.
+        padding = Pass(shape, ()).input
+        self._pass(PassInput(padding.tokens, padding.starts, padding.tables, asked=list(range(shape.rows))))
+        return facts
+
+    def _pass(self, given: PassInput) -> PassOutput:
+        return PassOutput(*self._call("llm42_replay_pass", given.tokens, given.starts, given.tables, given.asked))
+
+    def _call(self, method: str, *args: object) -> Any:
+        """What rank 0 returns."""
+        replies = self._core.client.collective_rpc(method, self._timeout_s, args)
+        return next(reply for reply in replies if reply is not None)
+
+
+def _load(args: dict[str, Any], multiprocess: bool) -> EngineCore:
+    import llm42.internals.weights  # noqa: F401  registers the load format in this process
+
+    return make_engine_core(args, multiprocess=multiprocess)
+
+
+def _shape(config: Config, core: EngineCore) -> PassShape:
+    window = config.window_size
+    context = core.max_model_len // window * window
+    if context == 0:
+        raise ValueError(f"max_model_len is {core.max_model_len}, less than window_size {window}: no window fits")
+    if context != core.max_model_len:
+        logger.warning("max_model_len %d rounded down to %d: whole windows of %d", core.max_model_len, context, window)
+    return PassShape(config.verify_batch_size, window, core.block_size, context)

@@ -1,0 +1,176 @@
+"""The system under test: our own Ray and Serve, and the application on it, as `serve run` would start it."""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import ray
+from prometheus_client.parser import text_string_to_metric_families
+from ray import serve
+
+APP = "llm42"
+CALL_S = 60.0
+DEPLOYED_S = 240.0
+REPLACED_S = 120.0
+METRICS_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Cluster:
+    """One Ray node with Serve; at most one application at a time, for want of memory."""
+
+    port: int
+    metrics_port: int
+    deployed: dict[str, Any] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def deploy(self, args: dict[str, Any]) -> None:
+        """Serve ``llm42.app:build`` with ``args``, unless that is what is being served; wait until it answers."""
+        if self.deployed == args:
+            return
+        from llm42.app import build
+
+        if self.deployed is not None:
+            self.deployed = None
+            serve.delete(APP)
+        serve.run(build(args), name=APP, route_prefix="/", blocking=False)
+        self.deployed = args
+        self._until_healthy()
+
+    def _until_healthy(self) -> None:
+        deadline = time.monotonic() + DEPLOYED_S
+        while True:
+            try:
+                if httpx.get(f"{self.url}/v1/models", timeout=5, trust_env=False).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            assert time.monotonic() < deadline, "the application did not come up"
+            time.sleep(0.2)
+
+    def pid(self, deployment: str) -> int:
+        """The process of the only replica of ``deployment``. Looks among our own descendants only."""
+        (pid,) = self._pids(deployment)
+        return pid
+
+    def memory(self, deployment: str) -> int:
+        """Its resident memory in bytes."""
+        return int(psutil.Process(self.pid(deployment)).memory_info().rss)
+
+    async def kill(self, *deployments: str) -> None:
+        """``kill -9``, all at once."""
+        for pid in [self.pid(deployment) for deployment in deployments]:
+            os.kill(pid, signal.SIGKILL)
+
+    def _pids(self, deployment: str) -> list[int]:
+        title = f"ray::ServeReplica:{APP}:{deployment}"
+        found = []
+        for process in psutil.Process().children(recursive=True):
+            try:
+                if " ".join(process.cmdline()).startswith(title):
+                    found.append(process.pid)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    async def in_flight(self) -> dict[str, int]:
+        """What is going on in each part, by its own account; all 0 when idle."""
+        router, fast_path, verifier = await asyncio.gather(
+            self.call("Router", "in_flight"), self.call("FastPath", "describe"), self.call("Verifier", "describe")
+        )
+        return {
+            "router sessions": router["sessions"],
+            "router streams": router["fast_path"],
+            "fast path": fast_path.in_flight,
+            "verifier": verifier["in_flight"],
+            "verifier pages": verifier["pages"] - verifier["pages_free"],
+        }
+
+    async def until_idle(self, timeout_s: float) -> float:
+        """Wait until nothing is in flight anywhere; returns the seconds that took."""
+        began = time.monotonic()
+        while True:
+            state = await self.in_flight()
+            if not any(state.values()):
+                return time.monotonic() - began
+            assert time.monotonic() - began < timeout_s, f"still in flight after {timeout_s} s: {state}"
+            await asyncio.sleep(0.1)
+
+    async def until_replaced(self, deployment: str, dead: int) -> None:
+        """Wait until the replica that took the place of process ``dead`` answers."""
+        async with asyncio.timeout(REPLACED_S):
+            while not (pids := self._pids(deployment)) or dead in pids:  # noqa: ASYNC110 - another process's state
+                await asyncio.sleep(0.2)
+            while True:
+                try:
+                    await self.call(deployment, "describe")
+                    return
+                except (ray.exceptions.RayError, TimeoutError):
+                    await asyncio.sleep(0.2)
+
+    async def call(self, deployment: str, method: str) -> Any:
+        handle = serve.get_deployment_handle(deployment, APP)
+        return await asyncio.wait_for(handle.options(method_name=method).remote(), CALL_S)
+
+    async def metrics(self) -> dict[str, float]:
+        """Sums over all labels of the samples on the node's metrics port whose names begin with ``ray_llm42_``."""
+        async with httpx.AsyncClient(trust_env=False, timeout=CALL_S) as client:
+            text = (await client.get(f"http://127.0.0.1:{self.metrics_port}/metrics")).text
+        sums: dict[str, float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name.startswith("ray_llm42_"):
+                    sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+        return sums
+
+    async def until_metric(self, name: str, more_than: float) -> float:
+        """The value of ``name`` once it is more than that: metrics arrive some seconds late."""
+        async with asyncio.timeout(METRICS_S):
+            while (value := (await self.metrics()).get(name, 0.0)) <= more_than:
+                await asyncio.sleep(0.3)
+        return value
+
+
+@contextmanager
+def ray_cluster() -> Iterator[Cluster]:
+    """A local Ray of our own, whatever else runs on this machine, on 127.0.0.1."""
+    cluster = Cluster(free_port(), free_port())
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}.items():
+            patch.setenv(name, value)
+        patch.setenv("RAY_worker_niceness", "0")  # by default replicas yield to all else on a busy machine
+        # Replicas inherit it: the fast path would be as repeatable as a verifier, and no test would see a rollback.
+        patch.delenv("VLLM_CPU_ATTN_SPLIT_KV", raising=False)
+        ray.init(
+            address="local",
+            num_cpus=4,
+            include_dashboard=False,
+            log_to_driver=bool(os.environ.get("LLM42_TEST_LOGS")),
+            _node_ip_address="127.0.0.1",
+            _metrics_export_port=cluster.metrics_port,
+            _system_config={"metrics_report_interval_ms": 1000},
+        )
+    try:
+        serve.start(http_options={"host": "127.0.0.1", "port": cluster.port})
+        yield cluster
+    finally:
+        serve.shutdown()
+        ray.shutdown()

@@ -1,0 +1,55 @@
+"""One Ray for all end-to-end tests, and on it the application with one of two models."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.client import Client
+from tests.e2e.cluster import Cluster, ray_cluster
+
+MEMORY = {"kv_cache_memory_bytes": 256 << 20}
+TINY: dict[str, Any] = {
+    "model": "tiny",
+    "dtype": "bfloat16",
+    "max_model_len": 1024,
+    # Two threads, so that attention has an idle one over which to split a lone sequence: the drift under test.
+    "fast_path": {"threads": 2, "num_cpus": 0.5, "engine": MEMORY},
+    "verifier": {"num_cpus": 0.5, "engine": MEMORY},
+}
+DEMO = {**TINY, "model": "demo"}
+
+
+@pytest.fixture(scope="package")
+def ray_and_serve() -> Iterator[Cluster]:
+    with ray_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_and_serve: Cluster, tiny_path: str) -> Cluster:
+    """The test model is being served. Random weights: it says nothing, and drifts soon."""
+    ray_and_serve.deploy(TINY)
+    return ray_and_serve
+
+
+@pytest.fixture(scope="module")
+def demo_cluster(ray_and_serve: Cluster) -> Cluster:
+    """SmolLM2-135M-Instruct is being served."""
+    ray_and_serve.deploy(DEMO)
+    return ray_and_serve
+
+
+@pytest.fixture
+async def client(cluster: Cluster) -> AsyncIterator[Client]:
+    """Deterministic unless told otherwise; the test model's end-of-sequence token means nothing, so goes on."""
+    client = Client(cluster.url, "tiny", ignore_eos=True)
+    yield client
+    await client.openai.close()
+
+
+@pytest.fixture
+async def demo(demo_cluster: Cluster) -> AsyncIterator[Client]:
+    client = Client(demo_cluster.url, "demo")
+    yield client
+    await client.openai.close()

@@ -1,0 +1,150 @@
+"""The session's decisions, one at a time. What it commits is settled by the property tests."""
+
+from typing import TypeVar
+
+from llm42.protocol import (
+    Action,
+    Commit,
+    ReplayGrid,
+    ReplayReply,
+    Session,
+    StartDraft,
+    StopDraft,
+    StopRules,
+    Verify,
+    VerifyCadence,
+    token_digest,
+    unpack_tokens,
+)
+
+W = 4
+T = TypeVar("T", bound=Action)
+
+
+def session(prompt: int = 3, *, max_tokens: int = 100, eager: int | None = None, run_ahead: int = 16) -> Session:
+    return Session([9] * prompt, StopRules(max_tokens, eos_token_id=0), VerifyCadence(ReplayGrid(W), eager), run_ahead)
+
+
+def reply(verify: Verify, tokens: list[int], idle_rows: int = 0) -> ReplayReply:
+    padded = [*tokens, *[8] * verify.count][: verify.count]
+    logprobs = b"\0" * 4 * verify.count
+    digest = token_digest(verify.tokens)
+    return ReplayReply("f", verify.start, digest, padded, logprobs, [1] * verify.count, idle_rows)
+
+
+def of(kind: type[T], actions: list[Action]) -> T:
+    (found,) = [action for action in actions if isinstance(action, kind)]
+    return found
+
+
+def begun(first: int = 1, **settings: int) -> tuple[Session, StartDraft]:
+    """A session whose first token is committed, and whose stream has drafted that very token."""
+    it = session(**settings)  # type: ignore[arg-type]
+    actions = it.start()
+    draft, verify = of(StartDraft, actions), of(Verify, actions)
+    assert it.drafted(draft.stream, [first]) == []
+    of(Commit, it.verified(verify.call, reply(verify, [first])))
+    return it, draft
+
+
+def test_start_drafts_and_replays_the_prompt_at_once() -> None:
+    actions = session().start()
+    assert of(StartDraft, actions) == StartDraft(1, [9, 9, 9], 100)
+    verify = of(Verify, actions)
+    assert (unpack_tokens(verify.tokens), verify.start, verify.count) == ([9, 9, 9], 2, 1)
+
+
+def test_candidates_wait_for_the_window_boundary() -> None:
+    it, draft = begun()  # position 3 is committed: the window [0, 4) is full, the next ends at 8
+    assert it.drafted(draft.stream, [1, 1, 1]) == []
+    verify = of(Verify, it.drafted(draft.stream, [1]))
+    assert (len(unpack_tokens(verify.tokens)), verify.start, verify.count) == (8, 3, 5)
+
+
+def test_a_busy_verifier_gets_full_windows_only() -> None:
+    it, draft = begun()
+    verify = of(Verify, it.drafted(draft.stream, [1] * 6))
+    assert len(unpack_tokens(verify.tokens)) == 8, "the two candidates that spill over wait"
+
+
+def test_an_idle_verifier_is_used_early() -> None:
+    it = session(eager=2)
+    actions = it.start()
+    draft, verify = of(StartDraft, actions), of(Verify, actions)
+    it.drafted(draft.stream, [1])
+    it.verified(verify.call, reply(verify, [1], idle_rows=3))
+    assert it.drafted(draft.stream, [1]) == []
+    assert of(Verify, it.drafted(draft.stream, [1])).count == 3
+
+
+def test_the_longest_match_commits_and_the_first_difference_rolls_back() -> None:
+    it, draft = begun()
+    verify = of(Verify, it.drafted(draft.stream, [1, 2, 3, 4]))
+    it.drafted(draft.stream, [5, 6])
+    actions = it.verified(verify.call, reply(verify, [1, 2, 7, 4, 5]))
+    commit, stop, start = actions[0], actions[1], actions[2]
+    assert isinstance(commit, Commit)
+    assert commit.tokens == [1, 2, 7]
+    assert stop == StopDraft(draft.stream)
+    assert start == StartDraft(draft.stream + 1, [9, 9, 9, 1, 1, 2, 7], 96)
+    assert (it.stats.rollbacks, it.stats.rolled_back, it.stats.accepted) == (1, 4, 2)
+
+
+def test_the_bonus_token_is_compared_with_what_was_drafted_meanwhile() -> None:
+    it, draft = begun()
+    verify = of(Verify, it.drafted(draft.stream, [1, 2, 3, 4]))
+    it.drafted(draft.stream, [5, 6])
+    actions = it.verified(verify.call, reply(verify, [1, 2, 3, 4, 5]))
+    assert of(Commit, actions).tokens == [1, 2, 3, 4, 5]
+    assert [type(action) for action in actions] == [Commit], "the stream goes on: [6] still waits"
+
+
+def test_a_stream_behind_the_committed_end_is_compared_as_it_catches_up() -> None:
+    it = session()
+    actions = it.start()
+    draft, verify = of(StartDraft, actions), of(Verify, actions)
+    it.verified(verify.call, reply(verify, [1]))
+    assert it.drafted(draft.stream, [1]) == [], "it agrees"
+    it = session()
+    actions = it.start()
+    draft, verify = of(StartDraft, actions), of(Verify, actions)
+    it.verified(verify.call, reply(verify, [1]))
+    actions = it.drafted(draft.stream, [2, 5, 5])
+    assert actions == [StopDraft(1), StartDraft(2, [9, 9, 9, 1], 99)], "it differs: drafting on would be in vain"
+
+
+def test_run_ahead_is_bounded_and_resumes_at_half() -> None:
+    it, draft = begun(run_ahead=8)
+    verify = of(Verify, it.drafted(draft.stream, [1] * 4))
+    actions = it.drafted(draft.stream, [1] * 4)
+    assert actions == [StopDraft(draft.stream)]
+    actions = it.verified(verify.call, reply(verify, [1] * 5))
+    assert of(Commit, actions).tokens == [1] * 5
+    start = of(StartDraft, actions)
+    assert start.tokens == [9] * 3 + [1] * 9, "it goes on after the candidates that still wait"
+
+
+def test_no_successor_is_asked_of_a_token_that_ends_the_request() -> None:
+    it, draft = begun()
+    verify = of(Verify, it.drafted(draft.stream, [1, 0], ended=True))
+    assert unpack_tokens(verify.tokens)[-1] == 1, "the candidate 0 is compared, not fed"
+    commit = of(Commit, it.verified(verify.call, reply(verify, [1, 0])))
+    assert commit.tokens == [1, 0]
+    assert commit.finish is not None
+    assert commit.stop_token is None, "end of sequence is no stop token"
+
+
+def test_max_tokens_is_exact() -> None:
+    it, draft = begun(max_tokens=3)
+    verify = of(Verify, it.drafted(draft.stream, [1, 1], ended=True))
+    commit = of(Commit, it.verified(verify.call, reply(verify, [1, 1, 1])))
+    assert len(commit.tokens) == 2
+
+
+def test_a_drafter_that_stops_too_early_is_started_again() -> None:
+    it, draft = begun()
+    verify = of(Verify, it.drafted(draft.stream, [0], ended=True))
+    actions = it.verified(verify.call, reply(verify, [5]))
+    assert of(Commit, actions).tokens == [5]
+    assert of(StartDraft, actions).stream == draft.stream + 1
+    assert it.stats.rollbacks == 1

@@ -1,0 +1,224 @@
+"""The driver of a session against adversarial pools: it commits the canonical tokens, or fails clearly."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
+
+from llm42.config import Timeouts
+from llm42.fastpath.errors import NoReplica
+from llm42.protocol import (
+    Commit,
+    Finish,
+    ReplayGrid,
+    ReplayReply,
+    ReplayRequest,
+    Session,
+    StopRules,
+    Verify,
+    VerifyCadence,
+    token_digest,
+    unpack_tokens,
+)
+from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayRefused, VerifierBusy
+from llm42.router import deterministic
+from llm42.router.deterministic import DeterministicRequest
+from llm42.router.verifiers import Unverifiable, VerifierPool
+from tests.protocol.model import EOS, VOCABULARY, canonical_output, canonical_token, reply_to
+
+PROMPT, STOP = [3, 1, 4, 1, 5], StopRules(max_tokens=30, eos_token_id=EOS)
+TIMEOUTS = Timeouts(replay_s=0.3, verify_s=1.0, draft_s=0.2, control_s=0.2)
+Draft = Callable[[list[int]], int]
+
+
+class Metrics:
+    def failover(self, reason: str) -> None: ...
+    def replayed(self, seconds: float) -> None: ...
+
+
+class Verifiers:
+    """Stands in for a Serve handle. ``faults`` are raised, slept or answered before honest replies."""
+
+    def __init__(self, *faults: Any) -> None:
+        self.faults = list(faults)
+        self.replay = self
+
+    def remote(self, request: ReplayRequest, *, replica_id: str | None) -> Awaitable[ReplayReply]:
+        return self._answer(request)
+
+    async def _answer(self, request: ReplayRequest) -> ReplayReply:
+        await asyncio.sleep(0)
+        honest = reply_to(Verify(0, request.tokens, request.start, len(request.tokens) // 4 - request.start))
+        if self.faults:
+            fault = self.faults.pop(0)
+            if isinstance(fault, float):
+                await asyncio.sleep(fault)
+            elif isinstance(fault, Exception):
+                raise fault
+            else:
+                return fault(honest)  # type: ignore[no-any-return]
+        return honest
+
+
+class Hub:
+    """Drafts with ``draft``, one token a step, until aborted; keeps talking after the abort if ``rude``."""
+
+    def __init__(self, draft: Draft | None, rude: bool = False) -> None:
+        self.draft, self.rude = draft, rude
+        self.running: dict[str, asyncio.Task[None]] = {}
+
+    async def submit(self, request: EngineCoreRequest, sink: Any, on_lost: Any, prefer: str | None) -> str:
+        if self.draft is None:
+            raise NoReplica("nobody")
+        self.running[request.request_id] = asyncio.create_task(self._play(request, sink, on_lost))
+        return "a"
+
+    def abort(self, request_id: str) -> None:
+        task = self.running.pop(request_id, None)
+        if task is not None and not self.rude:
+            task.cancel()
+
+    async def _play(self, request: EngineCoreRequest, sink: Any, on_lost: Any) -> None:
+        assert self.draft is not None
+        tokens = list(request.prompt_token_ids or [])
+        for i in range(request.sampling_params.max_tokens):
+            await asyncio.sleep(0)
+            token = self.draft(tokens)
+            if token < 0:
+                self.running.pop(request.request_id, None)
+                on_lost("died")
+                return
+            tokens.append(token)
+            last = token == EOS or i + 1 == request.sampling_params.max_tokens
+            sink(EngineCoreOutput(request.request_id, [token], finish_reason=FinishReason.STOP if last else None))
+            if last:
+                break
+        self.running.pop(request.request_id, None)
+
+
+def driver(hub: Hub, verifiers: Verifiers) -> tuple[DeterministicRequest, list[Commit]]:
+    params = SamplingParams(temperature=0, max_tokens=STOP.max_tokens)
+    request = EngineCoreRequest("r", PROMPT, None, params, None, 0.0, None, None, None)
+    session = Session(PROMPT, STOP, VerifyCadence(ReplayGrid(4), 2), run_ahead=8)
+    commits: list[Commit] = []
+    pool = VerifierPool(verifiers, TIMEOUTS, Metrics())  # type: ignore[arg-type]
+    return DeterministicRequest(request, session, hub, pool, TIMEOUTS, commits.append), commits  # type: ignore[arg-type]
+
+
+async def outcome(hub: Hub, verifiers: Verifiers) -> tuple[list[int], Finish | None]:
+    runner, commits = driver(hub, verifiers)
+    async with asyncio.timeout(10):
+        await runner.run()
+    await asyncio.sleep(0)
+    assert hub.rude or not hub.running, "a finished request leaves no draft behind"
+    return [token for commit in commits for token in commit.tokens], commits[-1].finish
+
+
+def flaky(tokens: list[int]) -> int:
+    return -1 if len(tokens) % 7 == 6 else canonical_token(tokens)
+
+
+def digest_of_another(reply: ReplayReply) -> ReplayReply:
+    return ReplayReply(reply.fingerprint, reply.start, token_digest(b"x"), [1] * len(reply.tokens), *_rest(reply))
+
+
+def shorter(reply: ReplayReply) -> ReplayReply:
+    return ReplayReply(reply.fingerprint, reply.start, reply.digest, [], b"", [], 0)
+
+
+def earlier(reply: ReplayReply) -> ReplayReply:
+    return ReplayReply(reply.fingerprint, reply.start - 1, reply.digest, [2] * len(reply.tokens), *_rest(reply))
+
+
+def _rest(reply: ReplayReply) -> tuple[bytes, Any, int]:
+    return reply.logprobs, reply.ranks, 0
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deterministic, "RETRY_DRAFT_S", 0.01)
+
+
+@pytest.mark.parametrize("rude", [False, True])
+@pytest.mark.parametrize(
+    "draft",
+    [canonical_token, lambda tokens: 3, lambda tokens: len(tokens) % VOCABULARY, flaky, None],
+    ids=["right", "constant", "counting", "flaky", "nobody"],
+)
+async def test_drafter_independence(draft: Draft | None, rude: bool) -> None:
+    expected = canonical_output(PROMPT, STOP)
+    assert await outcome(Hub(draft, rude), Verifiers()) == (
+        expected,
+        Finish.STOP if expected[-1] == EOS else Finish.LENGTH,
+    )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [VerifierBusy("full"), ReplayFailed("x"), TimeoutError(), 0.5, digest_of_another, shorter, earlier],
+    ids=lambda fault: getattr(fault, "__name__", type(fault).__name__),
+)
+async def test_a_verifier_fault_is_tried_again(fault: Any) -> None:
+    assert (await outcome(Hub(canonical_token), Verifiers(fault, fault)))[0] == canonical_output(PROMPT, STOP)
+
+
+@pytest.mark.parametrize(
+    ("faults", "error", "message"),
+    [
+        ([ReplayFailed("down")] * 99, Unverifiable, "no verifier answered within 1 s; the last try: .*down"),
+        ([digest_of_another] * 99, Unverifiable, "answered another question"),
+        ([9.0] * 99, Unverifiable, "no verifier answered"),
+        ([lambda reply: reply, FingerprintMismatch("other")], Unverifiable, "changed while this request ran"),
+        ([ReplayRefused("too long")], ReplayRefused, "too long"),
+    ],
+)
+async def test_what_cannot_be_verified_fails_clearly(faults: list[Any], error: type[Exception], message: str) -> None:
+    hub = Hub(canonical_token)
+    runner, commits = driver(hub, Verifiers(*faults))
+    with pytest.raises(ExceptionGroup) as caught:
+        await runner.run()
+    assert caught.group_contains(error, match=message)
+    said = [token for commit in commits for token in commit.tokens]
+    assert said == canonical_output(PROMPT, STOP)[: len(said)], "nothing unverified was said before"
+    assert not hub.running
+
+
+async def test_a_silent_drafter_is_given_up() -> None:
+    class Silent(Hub):
+        async def _play(self, *_: Any) -> None:
+            await asyncio.sleep(60)
+
+    assert (await outcome(Silent(canonical_token), Verifiers()))[0] == canonical_output(PROMPT, STOP)
+
+
+async def test_disconnect_stops_everything() -> None:
+    hub = Hub(canonical_token)
+    runner, commits = driver(hub, Verifiers(5.0))
+    task = asyncio.create_task(runner.run())
+    await asyncio.sleep(0.05)
+    assert hub.running or not commits
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0)
+    assert not hub.running
+    assert commits == []
+
+
+async def test_negative_control_a_lying_verifier_would_be_believed() -> None:
+    """The comparison above can fail: what the verifier says is what is committed."""
+
+    def lie(reply: ReplayReply) -> ReplayReply:
+        tokens = [(token + 1) % VOCABULARY for token in reply.tokens]
+        return ReplayReply(reply.fingerprint, reply.start, reply.digest, tokens, *_rest(reply))
+
+    said, _ = await outcome(Hub(canonical_token), Verifiers(lie))
+    assert said != canonical_output(PROMPT, STOP)
+
+
+def test_the_model_is_not_trivial() -> None:
+    assert len(canonical_output(PROMPT, STOP)) > 8
+    assert unpack_tokens(b"\1\0\0\0") == [1]

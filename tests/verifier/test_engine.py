@@ -1,0 +1,232 @@
+"""The whole verifier in this process: many requests at once, scarce pages, faults. Bits, not tolerances."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from llm42.internals import replay
+from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayRefused, VerifierBusy
+from llm42.protocol.messages import ReplayReply, ReplayRequest, pack_tokens, token_digest
+from llm42.sampling import Selected, select
+from llm42.verifier.engine import ReplayEngine
+from tests.verifier.conftest import CONTEXT, WINDOW, verifier_config
+from tests.verifier.lab import random_tokens
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client can see of a reply."""
+
+    tokens: tuple[int, ...]
+    logprobs: bytes
+    ranks: tuple[int, ...]
+
+    @classmethod
+    def of(cls, reply: ReplayReply) -> "Answer":
+        return cls(tuple(reply.tokens), reply.logprobs, tuple(reply.ranks))
+
+
+def request(tokens: list[int], start: int) -> ReplayRequest:
+    return ReplayRequest("test", pack_tokens(tokens), start)
+
+
+async def ask(engine: ReplayEngine, tokens: list[int], start: int) -> Answer:
+    return Answer.of(await engine.replay(request(tokens, start)))
+
+
+def evict_all(engine: ReplayEngine) -> None:
+    engine._pool.release(engine._pool.take(engine._pool.free))
+
+
+@pytest.fixture(autouse=True)
+def no_page_leaks(engine: ReplayEngine) -> Iterator[None]:
+    assert engine._pool.free == engine._pool.capacity
+    yield
+    assert engine._pool.free == engine._pool.capacity
+    assert len(engine._scheduler) == 0
+
+
+async def test_reply(engine: ReplayEngine) -> None:
+    tokens = random_tokens(100)
+    reply = await engine.replay(replace(request(tokens, 60), fingerprint=engine.fingerprint))
+    assert (reply.fingerprint, reply.start) == (engine.fingerprint, 60)
+    assert reply.digest == token_digest(pack_tokens(tokens))
+    assert (len(reply.tokens), len(reply.logprobs), len(reply.ranks)) == (40, 160, 40)
+    assert reply.idle_rows == engine.shape.rows
+
+
+async def test_cold_hot_and_rebuilt_cache(engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full logits of the asked rows, as bits."""
+    seen: list[bytes] = []
+
+    def recording(logits: torch.Tensor) -> Selected:
+        seen.append(logits.contiguous().view(torch.uint8).numpy().tobytes())
+        return select(logits)
+
+    monkeypatch.setattr(replay, "select", recording)
+    tokens = random_tokens(400)
+
+    async def logits(tokens: list[int], *, hits: int) -> tuple[Answer, list[bytes]]:
+        seen.clear()
+        before = engine._scheduler.hits
+        answer = await ask(engine, tokens, 390)
+        assert engine._scheduler.hits - before == hits
+        return answer, list(seen)
+
+    cold = await logits(tokens, hits=0)
+    assert await logits(tokens, hits=12) == cold
+    evict_all(engine)
+    assert await logits(tokens, hits=0) == cold
+    # Half of the prefix from another conversation that shares it.
+    evict_all(engine)
+    await ask(engine, tokens[:200] + random_tokens(50), 249)
+    assert await logits(tokens, hits=6) == cold
+    other = [*tokens[:10], tokens[10] ^ 1, *tokens[11:]]
+    assert await logits(other, hits=0) != cold
+
+
+async def test_many_at_once_equal_one_at_a_time(engine: ReplayEngine) -> None:
+    shared = random_tokens(150)
+    cases = [(shared[: 30 * i] + random_tokens(40 + 13 * i), 7 * i) for i in range(6)]
+    cases += [(shared + random_tokens(9 * i + 1), 149 + i) for i in range(6)]
+    alone = []
+    for tokens, start in cases:
+        evict_all(engine)
+        alone.append(await ask(engine, tokens, start))
+    evict_all(engine)
+    for _ in range(2):
+        assert await asyncio.gather(*(ask(engine, tokens, start) for tokens, start in cases)) == alone
+    assert len(set(alone)) == len(alone)
+
+
+async def test_how_a_text_is_split_into_calls_does_not_matter(engine: ReplayEngine) -> None:
+    tokens = random_tokens(130)
+    whole = await ask(engine, tokens, 0)
+    for first, end in ((0, 1), (0, 33), (31, 64), (64, 96), (65, 129), (129, 130)):
+        part = await ask(engine, tokens[:end], first)
+        assert part.tokens == whole.tokens[first:end]
+        assert part.logprobs == whole.logprobs[4 * first : 4 * end]
+        assert part.ranks == whole.ranks[first:end]
+
+
+async def test_scarce_pages_only_queue(engine: ReplayEngine) -> None:
+    cases = [(random_tokens(CONTEXT - 30 * i), CONTEXT - 30 * i - 1) for i in range(8)]
+    alone = [await ask(engine, tokens, start) for tokens, start in cases]
+    evict_all(engine)
+    held = engine._pool.take(engine._pool.free - 20)
+    try:
+        assert await asyncio.gather(*(ask(engine, tokens, start) for tokens, start in cases)) == alone
+    finally:
+        engine._pool.release(held)
+
+
+async def test_busy(engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine._scheduler, "_max_queued", 3)
+    tokens = random_tokens(200)
+    outcomes = await asyncio.gather(*(ask(engine, tokens, 199) for _ in range(5)), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Answer] * 3 + [VerifierBusy] * 2
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (request([1, 2], 2), ReplayRefused),
+        (request([1, 2], -1), ReplayRefused),
+        (request([], 0), ReplayRefused),
+        (request([1, 49152], 0), ReplayRefused),
+        (request([-1], 0), ReplayRefused),
+        (request([1] * (CONTEXT + 1), 0), ReplayRefused),
+        (replace(request([1], 0), fingerprint="another"), FingerprintMismatch),
+    ],
+)
+async def test_refusals(engine: ReplayEngine, bad: ReplayRequest, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        await engine.replay(bad)
+
+
+async def test_the_whole_context_can_be_replayed(engine: ReplayEngine) -> None:
+    assert len((await ask(engine, random_tokens(CONTEXT), CONTEXT - 1)).tokens) == 1
+
+
+async def test_an_invalid_choice_fails_only_its_request(
+    engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN in slot 3 of the first asked row of every pass."""
+    tokens, other = random_tokens(10), random_tokens(10)
+    reference = await ask(engine, other, 0)
+    rows = 0
+
+    def poisoned(logits: torch.Tensor) -> Selected:
+        nonlocal rows
+        rows += 1
+        if rows == 1:
+            logits = logits.clone()
+            logits[3, 77] = float("nan")
+        return select(logits)
+
+    monkeypatch.setattr(replay, "select", poisoned)
+    failed, fine = await asyncio.gather(
+        ask(engine, tokens, 0), ask(engine, other, 0), return_exceptions=True
+    )
+    assert isinstance(failed, ReplayFailed)
+    assert "position 3" in str(failed)
+    assert fine == reference
+    rows = 0
+    assert len((await ask(engine, tokens, 4)).tokens) == 6, "a slot that nobody asked for does not matter"
+
+
+async def test_a_failing_pass_fails_its_requests_and_publishes_nothing(
+    engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = random_tokens(3 * WINDOW)
+    reference = await ask(engine, tokens, 2 * WINDOW)
+    evict_all(engine)
+
+    def broken(*_: object) -> torch.Tensor:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replay.ReplayPass, "forward", broken)
+        with pytest.raises(ReplayFailed, match="planted"):
+            await ask(engine, tokens, 2 * WINDOW)
+    engine.check_health()
+    before = engine._scheduler.hits
+    assert await ask(engine, tokens, 2 * WINDOW) == reference
+    assert engine._scheduler.hits == before
+
+
+async def test_cancelled_callers_free_their_pages(engine: ReplayEngine) -> None:
+    tasks = [asyncio.create_task(ask(engine, random_tokens(400), 399)) for _ in range(6)]
+    await asyncio.sleep(0.02)
+    for task in tasks[:5]:
+        task.cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes[:5]] == [asyncio.CancelledError] * 5
+    assert isinstance(outcomes[5], Answer)
+    await ask(engine, [1], 0)  # the pass that used the last of them has ended
+
+
+async def test_another_process_has_the_same_fingerprint_and_bits(engine: ReplayEngine, tiny_path: str) -> None:
+    """A second verifier, behind vLLM's multiprocess client: other buffers, other addresses, another path."""
+    if engine.parts["dtype"] != "torch.bfloat16":
+        pytest.skip("one dtype is enough: the path is the same")
+    cases = [(random_tokens(90 + 70 * i), 50 * i) for i in range(5)]
+    second = ReplayEngine(verifier_config("bfloat16"), tiny_path, multiprocess=True)
+    try:
+        assert second.fingerprint == engine.fingerprint
+        here = await asyncio.gather(*(ask(engine, tokens, start) for tokens, start in cases))
+        there = await asyncio.gather(*(ask(second, tokens, start) for tokens, start in cases))
+        assert here == there
+        tokens, start = cases[0]
+        assert await ask(second, [tokens[0] ^ 1, *tokens[1:]], start) != here[0]
+    finally:
+        await second.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        second.check_health()
+    with pytest.raises(ReplayFailed, match="closed"):
+        await second.replay(request([1], 0))
