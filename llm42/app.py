@@ -4,12 +4,11 @@ import logging
 from typing import Any
 
 import ray
-from pydantic import ValidationError
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
-from llm42.config import Config, Pool
+from llm42.config import Pool, read_config
 from llm42.environment import OFFLINE_ENV, router_env
 from llm42.fastpath.deployment import FastPath
 from llm42.fastpath.settings import fastpath_env
@@ -23,19 +22,6 @@ from llm42.verifier.deployment import Verifier
 from llm42.verifier.settings import verifier_env
 
 logger = logging.getLogger("ray.serve")
-
-
-def read_config(args: dict[str, Any]) -> Config:
-    """Raises ValueError with one line for each wrong field: its name, what it is, and what would be right."""
-    try:
-        return Config.model_validate(args)
-    except ValidationError as error:
-        lines = []
-        for problem in error.errors():
-            name = ".".join(str(part) for part in problem["loc"]) or "args"
-            given = "" if problem["type"] in ("missing", "value_error") else f" (got {problem['input']!r})"
-            lines.append(f"  {name}: {problem['msg']}{given}")
-        raise ValueError("the configuration is wrong:\n" + "\n".join(lines)) from None
 
 
 def build(args: dict[str, Any]) -> Application:

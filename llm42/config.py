@@ -6,7 +6,7 @@ judged by :mod:`llm42.preflight` before a replica starts.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 DEFAULT_VERIFY_BATCH_SIZE = 4
 RUN_AHEAD_WINDOWS = 4
@@ -174,3 +174,16 @@ class Config(Frozen):
     def max_run_ahead(self) -> int:
         """Most drafted tokens that may wait for verification."""
         return self.run_ahead if self.run_ahead is not None else RUN_AHEAD_WINDOWS * self.window_size
+
+
+def read_config(args: dict[str, Any]) -> Config:
+    """Raises ValueError with one line for each wrong field: its name, what it is, and what would be right."""
+    try:
+        return Config.model_validate(args)
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors():
+            name = ".".join(str(part) for part in problem["loc"]) or "args"
+            given = "" if problem["type"] in ("missing", "value_error") else f" (got {problem['input']!r})"
+            lines.append(f"  {name}: {problem['msg']}{given}")
+        raise ValueError("the configuration is wrong:\n" + "\n".join(lines)) from None

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
-from llm42.config import Config
+from llm42.config import read_config
 from llm42.environment import OFFLINE_ENV
 
 APPLICATION = "llm42.app:build"
@@ -49,14 +48,14 @@ class Target:
             document: dict[str, Any] = yaml.safe_load(config.read_text())
             applications: list[dict[str, Any]] = document["applications"]
             models = tuple(
-                Config.model_validate(application.get("args") or {}).model
+                read_config(application.get("args") or {}).model
                 for application in applications
                 if application["import_path"] == APPLICATION
             )
             prefix = str(applications[0].get("route_prefix", "/")).rstrip("/")
             port = int((document.get("http_options") or {}).get("port", SERVE_PORT))
-        except ValidationError as error:
-            raise ValueError(f"{config}: the args of {APPLICATION} are not valid\n{error}") from None
+        except ValueError as error:
+            raise ValueError(f"{config}: {error}") from None
         except (yaml.YAMLError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"{config} is not a Serve configuration: {error!r}") from None
         return cls(port, prefix, models)

@@ -6,6 +6,8 @@ import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
+from ray.serve.exceptions import DeploymentUnavailableError
+
 from llm42.config import Config
 from llm42.fastpath.errors import NoReplica
 from llm42.fastpath.messages import ReplicaInfo
@@ -69,9 +71,7 @@ class DraftHub:
         """Why this hub no longer works; None while it does."""
         return self._failure
 
-    async def submit(
-        self, request: "EngineCoreRequest", sink: Sink, on_lost: OnLost, prefer: str | None = None
-    ) -> str:
+    async def submit(self, request: "EngineCoreRequest", sink: Sink, on_lost: OnLost, prefer: str | None = None) -> str:
         """Place a request on the replica with the fewest, or on ``prefer`` unless that is much busier.
 
         Returns the replica's id as soon as the request is placed. From then on ``sink`` gets its outputs, one
@@ -191,9 +191,13 @@ class DraftHub:
     async def _describe_all(self) -> list[ReplicaInfo | BaseException]:
         stream_ids = [connection.stream_id for connection in self._connections.values()]
         response = self._handle.broadcast("describe", stream_ids=stream_ids)
-        answers: list[ReplicaInfo | BaseException] = await bounded(
-            response.results_async(timeout_s=self._control_s, return_exceptions=True), 2 * self._control_s
-        )
+        call = response.results_async(timeout_s=self._control_s, return_exceptions=True)
+        try:
+            answers: list[ReplicaInfo | BaseException] = await bounded(
+                call, 2 * self._control_s, DeploymentUnavailableError
+            )
+        except DeploymentUnavailableError:  # Serve has no replica to ask, or is taking the last one down
+            return []
         return answers
 
     def _reconcile(self, answers: "list[ReplicaInfo | BaseException]") -> None:

@@ -1,7 +1,8 @@
 """Requests through the official ``openai`` client, and their answers as bits."""
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,23 +16,55 @@ Prompt = str | list[int]
 
 @dataclass(frozen=True)
 class Answer:
-    """All that a deterministic request promises to repeat. ``logprobs`` are fp32 bits, ``usage`` (in, out)."""
+    """All that a deterministic request promises to repeat. ``logprobs`` are fp32 bits."""
 
     token_ids: tuple[int, ...]
     logprobs: bytes
     text: str
     finish_reason: str | None
     stop_reason: int | str | None
-    usage: tuple[int, int]
+    usage: tuple[int, int] | None
+    """Tokens of the prompt and of the completion, all choices together."""
+
+
+@dataclass
+class Transcript:
+    """One choice as it grows, from chunks or from a whole reply."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    def add(self, choice: Any) -> None:
+        self.token_ids += choice.token_ids or []
+        self.logprobs += _logprobs(choice)
+        self.text += _text(choice)
+        self.finish_reason = choice.finish_reason or self.finish_reason
+        self.stop_reason = choice.stop_reason if choice.stop_reason is not None else self.stop_reason
+
+    def answer(self, usage: Any) -> Answer:
+        bits = np.asarray(self.logprobs, dtype=np.float32)
+        assert (bits.astype(np.float64) == np.asarray(self.logprobs)).all()  # JSON has kept every bit
+        return Answer(
+            token_ids=tuple(self.token_ids),
+            logprobs=bits.tobytes(),
+            text=self.text,
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+            usage=None if usage is None else (usage.prompt_tokens, usage.completion_tokens),
+        )
 
 
 def random_prompt(seed: int, length: int) -> list[int]:
     """Token ids without any sense: the random test model finds its own words no better."""
-    return [random.Random(f"{seed}/{i}").randrange(3, VOCABULARY) for i in range(length)]
+    rng = random.Random(seed)
+    return [rng.randrange(3, VOCABULARY) for _ in range(length)]
 
 
 class Client:
-    """``defaults`` go into every request."""
+    """Deterministic, unless told otherwise. ``defaults`` go into every request."""
 
     def __init__(self, url: str, model: str, **defaults: Any) -> None:
         self.openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=REQUEST_S)
@@ -39,60 +72,51 @@ class Client:
         self._defaults = {"return_token_ids": True, "is_deterministic": True, **defaults}
 
     async def complete(self, prompt: Prompt, max_tokens: int, *, stream: bool = False, **fields: Any) -> Answer:
-        body = {"prompt": prompt, "max_tokens": max_tokens, "logprobs": 0}
-        create = self.openai.completions.create
-        return await self._answer(create, body, fields, stream)
+        (answer,) = await self._answers(self.openai.completions.create, _completion(prompt, max_tokens), fields, stream)
+        return answer
 
-    async def chat(self, content: str, max_tokens: int, *, stream: bool = False, **fields: Any) -> Answer:
-        body = {
-            "messages": [{"role": "user", "content": content}],
-            "max_completion_tokens": max_tokens,
-            "logprobs": True,
-        }
-        return await self._answer(self.openai.chat.completions.create, body, fields, stream)
+    async def complete_all(
+        self, prompts: Sequence[list[int]], max_tokens: int, *, stream: bool = False, **fields: Any
+    ) -> list[Answer]:
+        """All prompts in one request; each answer carries the request's usage."""
+        body = _completion(list(prompts), max_tokens)
+        return await self._answers(self.openai.completions.create, body, fields, stream)
+
+    async def chat(
+        self, messages: str | list[dict[str, str]], max_tokens: int, *, stream: bool = False, **fields: Any
+    ) -> Answer:
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        body = {"messages": messages, "max_completion_tokens": max_tokens, "logprobs": True}
+        (answer,) = await self._answers(self.openai.chat.completions.create, body, fields, stream)
+        return answer
 
     async def stream(self, prompt: Prompt, max_tokens: int, **fields: Any) -> Any:
-        """A completion's raw stream, for those who want to leave it early."""
-        body = self._body({"prompt": prompt, "max_tokens": max_tokens, "logprobs": 0}, fields)
+        """A completion's raw stream, for those who want to leave it early or see it fail."""
+        body = self._body(_completion(prompt, max_tokens), fields)
         return await self.openai.completions.create(**body, stream=True)
 
     def _body(self, body: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-        extra = {**self._defaults, **fields}
-        return {"model": self.model, "temperature": 0, **body, "extra_body": extra}
+        return {"model": self.model, "temperature": 0, **body, "extra_body": {**self._defaults, **fields}}
 
-    async def _answer(self, create: Any, body: dict[str, Any], fields: dict[str, Any], stream: bool) -> Answer:
+    async def _answers(self, create: Any, body: dict[str, Any], fields: dict[str, Any], stream: bool) -> list[Answer]:
         body = self._body(body, fields)
-        if not stream:
-            reply = await create(**body)
-            return _collect([reply])
-        options = {"include_usage": True}
-        return _collect([chunk async for chunk in await create(**body, stream=True, stream_options=options)])
+        if stream:
+            chunks = await create(**body, stream=True, stream_options={"include_usage": True})
+            parts = [chunk async for chunk in chunks]
+        else:
+            parts = [await create(**body)]
+        transcripts: dict[int, Transcript] = {}
+        usage = None
+        for part in parts:
+            usage = part.usage or usage
+            for choice in part.choices:
+                transcripts.setdefault(choice.index, Transcript()).add(choice)
+        return [transcripts[index].answer(usage) for index in sorted(transcripts)]
 
 
-def _collect(parts: list[Any]) -> Answer:
-    """One answer from a whole reply, or from the chunks of its stream."""
-    token_ids: list[int] = []
-    logprobs: list[float] = []
-    text = ""
-    finish_reason = stop_reason = usage = None
-    for part in parts:
-        usage = part.usage or usage
-        for choice in part.choices:
-            token_ids += choice.token_ids or []
-            logprobs += _logprobs(choice)
-            text += _text(choice)
-            finish_reason = choice.finish_reason or finish_reason
-            stop_reason = choice.stop_reason if choice.stop_reason is not None else stop_reason
-    bits = np.asarray(logprobs, dtype=np.float32)
-    assert (bits.astype(np.float64) == np.asarray(logprobs)).all()  # JSON has kept every bit
-    return Answer(
-        token_ids=tuple(token_ids),
-        logprobs=bits.tobytes(),
-        text=text,
-        finish_reason=finish_reason,
-        stop_reason=stop_reason,
-        usage=(usage.prompt_tokens, usage.completion_tokens),
-    )
+def _completion(prompt: Any, max_tokens: int) -> dict[str, Any]:
+    return {"prompt": prompt, "max_tokens": max_tokens, "logprobs": 0}
 
 
 def _logprobs(choice: Any) -> list[float]:

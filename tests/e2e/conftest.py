@@ -8,16 +8,23 @@ import pytest
 from tests.e2e.client import Client
 from tests.e2e.cluster import Cluster, ray_cluster
 
-MEMORY = {"kv_cache_memory_bytes": 256 << 20}
-TINY: dict[str, Any] = {
-    "model": "tiny",
-    "dtype": "bfloat16",
-    "max_model_len": 1024,
-    # Two threads, so that attention has an idle one over which to split a lone sequence: the drift under test.
-    "fast_path": {"threads": 2, "num_cpus": 0.5, "engine": MEMORY},
-    "verifier": {"num_cpus": 0.5, "engine": MEMORY},
-}
-DEMO = {**TINY, "model": "demo"}
+
+def arguments(model: str, kv_mib: int) -> dict[str, Any]:
+    """What a Serve YAML would say in ``args``."""
+    engine = {"kv_cache_memory_bytes": kv_mib << 20}
+    return {
+        "model": model,
+        "dtype": "bfloat16",
+        "max_model_len": 1024,
+        # Two threads, so that attention has an idle one over which to split a lone sequence: the drift under test.
+        "fast_path": {"threads": 2, "num_cpus": 0.5, "engine": engine},
+        "verifier": {"num_cpus": 0.5, "engine": engine},
+    }
+
+
+# Little KV memory for the test model: what the first requests have not touched would look like a leak later on.
+TINY = arguments("tiny", 32)
+DEMO = arguments("demo", 256)
 
 
 @pytest.fixture(scope="package")

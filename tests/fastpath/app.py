@@ -9,7 +9,6 @@ from typing import Any
 
 from ray import serve
 from ray.serve.config import RequestRouterConfig
-from ray.serve.handle import DeploymentHandle
 from starlette.requests import Request
 
 from llm42.config import Config
@@ -19,6 +18,8 @@ from llm42.internals.pinned_router import PinnedRouter
 from llm42.router.hub import DraftHub
 from tests.fastpath.engine_requests import greedy, prompt
 
+POOL = "fastpath-test-pool"
+GRACE_S = 40.0
 RUN_S = 60.0
 
 
@@ -59,12 +60,15 @@ class ShownFastPath(FastPath):
 class Ingress:
     """Runs jobs over a hub."""
 
-    async def __init__(self, fast_path: DeploymentHandle, config: Config) -> None:
+    async def __init__(self, config: Config) -> None:
         import vllm.v1.engine  # noqa: F401 - takes long: not while streams are open
 
-        self.fast_path = fast_path
-        self.hub = DraftHub(fast_path, serve.get_replica_context().replica_id.unique_id, config)
+        self.fast_path = serve.get_deployment_handle("FastPath", POOL)
+        self.hub = DraftHub(self.fast_path, serve.get_replica_context().replica_id.unique_id, config)
         self.hub.start()
+
+    async def __del__(self) -> None:
+        await self.hub.close()
 
     async def __call__(self, request: Request) -> list[list[int]]:
         """``n`` siblings from one HTTP request."""
@@ -139,21 +143,27 @@ class Ingress:
         return result
 
 
-def build(config: Config, fast_paths: int) -> serve.Application:
-    """The application, with so many fast path replicas."""
-    fast_path = serve.deployment(ShownFastPath).options(
-        name="FastPath",
-        num_replicas=fast_paths,
-        max_ongoing_requests=1000,
-        health_check_period_s=2,
-        graceful_shutdown_timeout_s=30,
-        request_router_config=RequestRouterConfig(request_router_class=PinnedRouter),
-        ray_actor_options={"num_cpus": 0.5, "runtime_env": {"env_vars": fastpath_env(config)}},
+def pool(config: Config, replicas: int) -> serve.Application:
+    """The fast path, as an application of its own, so that a test can take it away from its router."""
+    return (
+        serve.deployment(ShownFastPath)
+        .options(
+            name="FastPath",
+            num_replicas=replicas,
+            max_ongoing_requests=1000,
+            health_check_period_s=2,
+            graceful_shutdown_timeout_s=GRACE_S,
+            request_router_config=RequestRouterConfig(request_router_class=PinnedRouter),
+            ray_actor_options={"num_cpus": 0.5, "runtime_env": {"env_vars": fastpath_env(config)}},
+        )
+        .bind(config)
     )
-    ingress = serve.deployment(Ingress).options(
-        max_ongoing_requests=100,
-        health_check_period_s=2,
-        graceful_shutdown_timeout_s=5,
-        ray_actor_options={"num_cpus": 0.5},
+
+
+def ingress(config: Config) -> serve.Application:
+    """The router."""
+    return (
+        serve.deployment(Ingress)
+        .options(max_ongoing_requests=100, health_check_period_s=2, ray_actor_options={"num_cpus": 0.5})
+        .bind(config)
     )
-    return ingress.bind(fast_path.bind(config), config)
