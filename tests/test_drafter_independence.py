@@ -1,11 +1,12 @@
-"""drafter_independence: whoever drafts, and however badly, the verifier's output is the same to the bit.
+"""drafter_independence: whoever drafts, and however badly, the output is the verifier's, the same to the bit.
 
-The real session against the real replay engine, in this process; only the transport between them is left out.
+The real session on the real replay engine, in this process; only the transport between them is left out.
 """
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,60 +28,167 @@ from llm42.protocol import (
 from llm42.verifier.engine import ReplayEngine
 
 VOCABULARY = 49152
-PROMPTS = [[random.Random(seed).randrange(3, VOCABULARY) for _ in range(length)] for seed, length in enumerate((5, 31, 32, 60))]
-MAX_TOKENS = 40
+PROMPTS = [random.Random(length).choices(range(3, VOCABULARY), k=length) for length in (5, 31, 32, 60, 100, 130)]
+MAX_TOKENS = 72
 
 pytestmark = pytest.mark.timeout(400)
 
-Drafter = Callable[[Sequence[int], int], list[int]]
-"""From all tokens so far and a number, so many tokens that might follow."""
+Drafter = Callable[[Sequence[int], int], Awaitable[list[int]]]
+"""All tokens so far, and how many might follow: what does follow, in this drafter's opinion."""
 
 
 @dataclass(frozen=True)
 class Output:
+    """``logprobs`` are fp32 bits."""
+
     tokens: tuple[int, ...]
     logprobs: bytes
-    """fp32 bits."""
 
 
-async def generate(
-    engine: ReplayEngine, prompt: list[int], drafter: Drafter | None, seed: int = 0
-) -> tuple[Output, SessionStats]:
-    """One request. ``seed`` draws the order in which drafts and replies arrive."""
-    rng = random.Random(seed)
-    cadence = VerifyCadence(ReplayGrid(engine.shape.window), eager=8)
-    session = Session(prompt, StopRules(MAX_TOKENS), cadence, run_ahead=4 * engine.shape.window)
+def config(dtype: str, window: int = 32, rows: int = 4) -> Config:
+    engine = {"kv_cache_memory_bytes": 32 << 20}
+    return Config.model_validate(
+        {
+            "dtype": dtype,
+            "max_model_len": 256,
+            "window_size": window,
+            "verify_batch_size": rows,
+            "verifier": {"engine": engine},
+            "fast_path": {"engine": engine},
+        }
+    )
+
+
+@asynccontextmanager
+async def verifier(tiny_path: str, window: int, rows: int) -> AsyncIterator[ReplayEngine]:
+    engine = ReplayEngine(config("bfloat16", window, rows), tiny_path)
+    yield engine
+    await engine.close()
+
+
+@contextmanager
+def real_drafter(tiny_path: str, dtype: str) -> Iterator[Drafter]:
+    """vLLM as it comes."""
+    from llm42.fastpath.engine import DraftEngine
+    from llm42.fastpath.mailbox import Mailbox
+    from llm42.fastpath.settings import fastpath_engine_args
+    from llm42.internals.engine_core import make_engine_core
+    from tests.fastpath.engine_requests import greedy
+
+    engine = DraftEngine(partial(make_engine_core, fastpath_engine_args(config(dtype), tiny_path)))
+
+    async def draft(tokens: Sequence[int], count: int) -> list[int]:
+        mailbox = Mailbox(f"{random.random()}", asyncio.get_running_loop())
+        engine.open(mailbox)
+        engine.submit(mailbox, [greedy("draft", list(tokens), count)])
+        drafted: list[int] = []
+        while len(drafted) < count:
+            for output in await mailbox.take(timeout_s=30):
+                drafted += output.new_token_ids
+        engine.close(mailbox)
+        return drafted
+
+    yield draft
+    engine.shutdown(timeout_s=30)
+
+
+async def at_random(tokens: Sequence[int], count: int) -> list[int]:
+    return random.Random(len(tokens)).choices(range(VOCABULARY), k=count)
+
+
+async def constant(tokens: Sequence[int], count: int) -> list[int]:
+    return [7] * count
+
+
+def adversary(prompt: list[int], canonical: Output, window: int) -> Drafter:
+    """Knows the right answer, and gives it except in the last slot of each window."""
+    right = [*prompt, *canonical.tokens]
+
+    async def draft(tokens: Sequence[int], count: int) -> list[int]:
+        positions = range(len(tokens), len(tokens) + count)
+        return [(right[p] + (p % window == window - 1)) % VOCABULARY for p in positions]
+
+    return draft
+
+
+async def generate(engine: ReplayEngine, prompt: list[int], drafter: Drafter | None) -> tuple[Output, SessionStats]:
+    """One request to its end. In which order drafts and replies come is drawn at random, but from the prompt."""
+    rng = random.Random(len(prompt))
+    window = engine.shape.window
+    session = Session(prompt, StopRules(MAX_TOKENS), VerifyCadence(ReplayGrid(window), eager=8), run_ahead=4 * window)
     tokens: list[int] = []
     logprobs = b""
-    drafts: dict[int, list[int]] = {}
-    call: Verify | None = None
+    streams: dict[int, list[int]] = {}
+    question: Verify | None = None
     actions = session.start()
-    if drafter is None:
-        actions += session.draft_lost(1)
-    while not session.finished or actions:
+    while actions:
         for action in actions:
             match action:
                 case StartDraft():
-                    assert drafter is not None or action.stream == 1
-                    drafts[action.stream] = [] if drafter is None else drafter(action.tokens, action.max_tokens)
+                    streams[action.stream] = [] if drafter is None else await drafter(action.tokens, action.max_tokens)
                 case StopDraft(stream=stream):
-                    del drafts[stream]
+                    del streams[stream]
                 case Verify():
-                    call = action
+                    question = action
                 case Commit():
                     tokens += action.tokens
                     logprobs += action.logprobs
-        if session.finished:
-            break
-        waiting = {stream: rest for stream, rest in drafts.items() if rest}
-        if waiting and (call is None or rng.random() < 0.7):
-            (stream, rest), *_ = waiting.items()
-            count = rng.randint(1, 12)
-            now, drafts[stream] = rest[:count], rest[count:]
-            actions = session.drafted(stream, now)
-        else:
-            assert call is not None, "neither a draft nor a verify is under way"
-            asked, call = call, None
-            reply = await engine.replay(ReplayRequest("test", asked.tokens, asked.start))
-            actions = session.verified(asked.call, reply)
+        actions = []
+        while not actions and not session.finished:
+            stream, unread = next(((s, unread) for s, unread in streams.items() if unread), (0, []))
+            if drafter is None and streams:
+                actions = session.draft_lost(streams.popitem()[0])
+            elif unread and (question is None or rng.random() < 0.7):
+                count = rng.randint(1, 12)
+                streams[stream] = unread[count:]
+                actions = session.drafted(stream, unread[:count])
+            else:
+                assert question is not None, "the session waits for nothing"
+                asked, question = question, None
+                reply = await engine.replay(ReplayRequest("test", asked.tokens, asked.start))
+                actions = session.verified(asked.call, reply)
+    assert len(tokens) == MAX_TOKENS
     return Output(tuple(tokens), logprobs), session.stats
+
+
+async def generate_all(
+    engine: ReplayEngine, drafters: Sequence[Drafter | None]
+) -> tuple[list[Output], list[SessionStats]]:
+    """All prompts at once, so that passes are shared; one drafter for each."""
+    done = await asyncio.gather(*map(partial(generate, engine), PROMPTS, drafters))
+    return [output for output, _ in done], [stats for _, stats in done]
+
+
+@pytest.mark.parametrize(("window", "rows"), [(32, 4), (32, 1), (16, 4), (64, 2)])
+async def test_drafter_independence(tiny_path: str, window: int, rows: int) -> None:
+    count = len(PROMPTS)
+    async with verifier(tiny_path, window, rows) as engine:
+        canonical, alone = await generate_all(engine, [None] * count)
+        assert {stats.rollbacks for stats in alone} == {0}
+        adversaries = [adversary(prompt, output, window) for prompt, output in zip(PROMPTS, canonical, strict=True)]
+        for name, drafters in (
+            ("random tokens", [at_random] * count),
+            ("a constant", [constant] * count),
+            ("right until the last slot", adversaries),
+            ("one of each", [at_random, None, constant, adversaries[3], None, adversaries[5]]),
+        ):
+            outputs, stats = await generate_all(engine, drafters)
+            assert outputs == canonical, name
+            assert sum(each.rollbacks for each in stats) > 0, name
+
+
+async def test_drafter_independence_of_the_real_drafter(tiny_path: str) -> None:
+    """And the negative control: had it been trusted, the difference would have shown."""
+    count = len(PROMPTS)
+    async with verifier(tiny_path, 32, 4) as engine:
+        canonical, _ = await generate_all(engine, [None] * count)
+        for dtype in ("bfloat16", "float32"):
+            with real_drafter(tiny_path, dtype) as drafter:
+                outputs, stats = await generate_all(engine, [drafter] * count)
+                assert outputs == canonical, dtype
+                accepted = sum(each.accepted for each in stats) / sum(each.verified for each in stats)
+                print(f"{dtype}: {accepted:.0%} accepted, {sum(each.rollbacks for each in stats)} rollbacks")
+                assert accepted > 0.5
+                trusted = [tuple(await drafter(prompt, MAX_TOKENS)) for prompt in PROMPTS]
+        assert sum(each.rollbacks for each in stats) > 0, "float32 drafts are not bfloat16's"
+        assert trusted != [output.tokens for output in canonical]

@@ -26,6 +26,7 @@ class Router:
         from llm42.metrics import RouterMetrics
         from llm42.models import resolve_model
         from llm42.router.core import RouterCore
+        from llm42.router.disconnect import DisconnectMiddleware
         from llm42.router.hub import DraftHub
         from llm42.router.middleware import DeterminismMiddleware
         from llm42.router.verifiers import VerifierPool
@@ -34,11 +35,17 @@ class Router:
         verifiers = VerifierPool(self._verifier, config.timeouts, metrics)
         max_model_len = await asyncio.wait_for(verifiers.context_length(), STARTUP_S)
         self._hub = DraftHub(self._fast_path, uuid.uuid4().hex, config)
-        self._hub.start()
         self._core = RouterCore(config, self._hub, verifiers, metrics)
         self._frontend = await make_frontend(self._core, _arguments(config, resolve_model(config.model), max_model_len))
         self._core.fail = self._frontend.fail
-        return DeterminismMiddleware(self._frontend.app, config.determinism, self._frontend.generation_config)
+        self._hub.start()  # not before vLLM is imported: that blocks the loop, and a silent stream is a lost one
+        app = DisconnectMiddleware(self._frontend.app)
+        return DeterminismMiddleware(app, config.determinism, self._frontend.generation_config)
+
+    def check_health(self) -> None:
+        """Raises once the hub has failed; Serve then replaces this replica."""
+        if self._hub.failure is not None:
+            raise RuntimeError(self._hub.failure)
 
     async def in_flight(self) -> dict[str, int]:
         """Deterministic sessions, and requests on the fast path: both 0 on an idle router."""

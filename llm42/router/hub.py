@@ -80,9 +80,12 @@ class DraftHub:
         returned cannot be aborted, only its ``submit`` cancelled.
 
         Raises:
-            NoReplica: none was there within ``control_s``, or too many requests wait for one already.
+            NoReplica: none was there within ``control_s``, too many requests wait for one already, or this hub
+                has failed or is closed.
             ValueError: a request with this id is in flight.
         """
+        if self._failure is not None:
+            raise NoReplica(self._failure)
         connection = self._choose(prefer) or await self._wait_for_replica(prefer)
         if request.request_id in self._drafts:
             raise ValueError(f"request {request.request_id} is in flight already")

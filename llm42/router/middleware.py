@@ -46,6 +46,10 @@ class DeterminismMiddleware:
             error = openai_error(400, str(refused), kind="BadRequestError", param=refused.param)
             await error(scope, receive, send)
             return
+        except RecursionError:
+            message = "the request body is nested too deeply"
+            await openai_error(400, message, kind="BadRequestError", param=None)(scope, receive, send)
+            return
         headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
         await self._app({**scope, "headers": headers}, _replay(body, receive), send)
@@ -53,7 +57,7 @@ class DeterminismMiddleware:
     def _settle(self, body: bytes, endpoint: Endpoint) -> bytes:
         try:
             fields = json.loads(body)
-        except (ValueError, RecursionError):
+        except ValueError:
             return body  # vLLM's own validation says what is wrong with it
         if not isinstance(fields, dict):
             return body

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 SELECT_VERSION = 1
@@ -28,6 +29,8 @@ def select(logits: Tensor) -> Selected:
     """
     logits = logits.float()
     best, tokens = logits.max(dim=-1)  # the first maximum; NaN counts as the largest
-    logprobs = logits.log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-    ranks = (logits >= best.unsqueeze(-1)).sum(dim=-1)
-    return Selected(tokens, logprobs, ranks, best.isfinite())
+    logprobs = logits.log_softmax(dim=-1)
+    chosen = logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    # Counted in fp32, exact below 2**24, in place: a [W, V] of booleans summed as int64 costs more than all the rest.
+    ranks = torch.ge(logits, best.unsqueeze(-1), out=logprobs).sum(dim=-1).long()
+    return Selected(tokens, chosen, ranks, best.isfinite())

@@ -153,9 +153,7 @@ async def test_the_whole_context_can_be_replayed(engine: ReplayEngine) -> None:
     assert len((await ask(engine, random_tokens(CONTEXT), CONTEXT - 1)).tokens) == 1
 
 
-async def test_an_invalid_choice_fails_only_its_request(
-    engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_invalid_choice_fails_only_its_request(engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN in slot 3 of the first asked row of every pass."""
     tokens, other = random_tokens(10), random_tokens(10)
     reference = await ask(engine, other, 0)
@@ -170,9 +168,7 @@ async def test_an_invalid_choice_fails_only_its_request(
         return select(logits)
 
     monkeypatch.setattr(replay, "select", poisoned)
-    failed, fine = await asyncio.gather(
-        ask(engine, tokens, 0), ask(engine, other, 0), return_exceptions=True
-    )
+    failed, fine = await asyncio.gather(ask(engine, tokens, 0), ask(engine, other, 0), return_exceptions=True)
     assert isinstance(failed, ReplayFailed)
     assert "position 3" in str(failed)
     assert fine == reference

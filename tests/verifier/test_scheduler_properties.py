@@ -155,6 +155,8 @@ class World:
         assert not self.live, "a job was never answered"
         assert len(self.scheduler) == 0
         assert self.pool.free == self.pool.capacity, "pages leaked"
+        published = [page.block_hash for page in self.pool._pool.blocks if page.block_hash is not None]
+        assert len(set(published)) == len(published), "one content is published twice"
 
 
 # Few distinct tokens, so that sequences share prefixes and diverge inside blocks.
