@@ -121,7 +121,7 @@ async def measure(requests: int, tokens: int) -> dict[str, Any]:
         hub: Any = ScriptedHub(wrong)
         core: Any = RouterCore(Config(model="tiny"), hub, ScriptedVerifiers(), Silent())  # type: ignore[arg-type]
         arguments = ["--model", str(tiny_model()), "--served-model-name", "m", "--enforce-eager", "--disable-log-stats"]
-        frontend = await make_frontend(core, [*arguments, "--max-model-len", "4096"])
+        frontend = await make_frontend(core, [*arguments, "--max-model-len", "4096"], window_size=32)
         core.fail = frontend.fail
         app = DeterminismMiddleware(frontend.app, "off", {})
         playing = asyncio.create_task(hub.play())

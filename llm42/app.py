@@ -30,6 +30,7 @@ def build(args: dict[str, Any]) -> Application:
     config = read_config(args)
     cluster = ray.cluster_resources()
     gpus = cluster.get("GPU", 0) > 0
+    verifier_on_gpu = actor_resources(config.verifier, gpus=gpus)["num_gpus"] > 0
     model_path = resolve_model(config.model)
     require_servable(config, model_path)
     require_resources(config, cluster)
@@ -52,7 +53,12 @@ def build(args: dict[str, Any]) -> Application:
         )
 
     fast_path = pool(FastPath, config.fast_path, fastpath_env(config), max_ongoing=10_000)
-    verifier = pool(Verifier, config.verifier, verifier_env(config), max_ongoing=config.verifier.max_queued + 16)
+    verifier = pool(
+        Verifier,
+        config.verifier,
+        verifier_env(config, gpu=verifier_on_gpu),
+        max_ongoing=config.verifier.max_queued + 16,
+    )
     router = serve.deployment(serve.ingress()(Router)).options(
         name="Router",
         num_replicas=config.router.replicas,

@@ -11,6 +11,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 DEFAULT_VERIFY_BATCH_SIZE = 4
 RUN_AHEAD_WINDOWS = 4
 
+_NOT_THE_VERIFIERS = {
+    "model": "set `model` at the top of the configuration",
+    "dtype": "set `dtype` at the top of the configuration",
+    "max_model_len": "set `max_model_len` at the top of the configuration",
+    "enforce_eager": "replay passes run eagerly",
+    "enable_prefix_caching": "the verifier keeps its own window cache",
+    "load_format": "weights are digested while they load",
+    "worker_extension_cls": "it carries the replay pass",
+}
+_NOT_THE_ROUTERS = ("--model", "--served-model-name", "--dtype", "--max-model-len", "--max-num-queued-reqs")
+
 
 def _yaml_switch(value: object) -> object:
     """YAML 1.1 reads a bare ``off`` / ``on`` as a boolean; here they are words."""
@@ -25,7 +36,7 @@ class Pool(Frozen):
     """What the two engine pools have in common."""
 
     replicas: int = Field(1, ge=1, description="Engines in this pool, one Serve replica each.")
-    threads: int = Field(1, ge=1, description="CPU threads of one engine. Part of the fingerprint of a verifier.")
+    threads: int = Field(1, ge=1, description="CPU threads of one engine; a verifier's are part of its fingerprint.")
     num_cpus: float | None = Field(
         None, ge=0, description="CPUs Ray reserves for a replica; by default its threads, or 1 beside a GPU."
     )
@@ -54,7 +65,7 @@ class Verifier(Pool):
     """The replay pool: same model, fixed shape."""
 
     max_queued: int = Field(
-        256, ge=1, description="Replay requests that one verifier holds; one more is refused with a retryable error."
+        1024, ge=1, description="Replay requests that one verifier holds; one more is refused with a retryable error."
     )
 
 
@@ -147,6 +158,21 @@ class Config(Frozen):
                 f"timeouts.verify_s is {self.timeouts.verify_s}, less than timeouts.replay_s "
                 f"{self.timeouts.replay_s}: it bounds all tries together, so make it at least as long"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _settled_elsewhere(self) -> "Config":
+        for name, why in _NOT_THE_VERIFIERS.items():
+            if name in self.verifier.engine:
+                raise ValueError(f"verifier.engine must not set {name}: {why}")
+        if "max_model_len" in self.fast_path.engine:
+            raise ValueError(
+                "fast_path.engine must not set max_model_len: a shorter context than the verifier's would end drafts "
+                "and ordinary answers early; set `max_model_len` at the top of the configuration"
+            )
+        for argument in self.router.arguments:
+            if argument.partition("=")[0].replace("_", "-") in _NOT_THE_ROUTERS:
+                raise ValueError(f"router.arguments must not set {argument}: the configuration has a field for it")
         return self
 
     @model_validator(mode="after")

@@ -26,4 +26,4 @@ def engine_env(threads: int) -> dict[str, str]:
 
 def router_env() -> dict[str, str]:
     """Of a router: it computes nothing, but tokenizes."""
-    return {**VLLM_ENV, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {**engine_env(threads=1), "VLLM_TARGET_DEVICE": "cpu", "TOKENIZERS_PARALLELISM": "false"}

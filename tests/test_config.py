@@ -31,6 +31,9 @@ def test_yaml_switches(written: object, means: str) -> None:
         ({"timeouts": {"replay_s": 10, "verify_s": 5}}, "verify_s is 5", "at least as long"),
         ({"verifier": {"engine": {"max_num_seqs": 2}}}, "max_num_seqs is 2", "at least 4"),
         ({"verifier": {"engine": {"max_num_batched_tokens": 100}}}, "max_num_batched_tokens is 100", "at least 128"),
+        ({"verifier": {"engine": {"dtype": "half"}}}, "verifier.engine must not set dtype", "top of the configuration"),
+        ({"fast_path": {"engine": {"max_model_len": 64}}}, "must not set max_model_len", "top of the configuration"),
+        ({"router": {"arguments": ["--max_model_len=9"]}}, "must not set --max_model_len=9", "a field for it"),
         ({"verifier": {"engine": {"block_size": 48}}}, "block_size is 48", "multiple of window_size 32"),
     ],
 )

@@ -28,8 +28,7 @@ from llm42.protocol import (
 from llm42.verifier.engine import ReplayEngine
 
 VOCABULARY = 49152
-PROMPTS = [random.Random(length).choices(range(3, VOCABULARY), k=length) for length in (5, 31, 32, 60, 100, 130)]
-MAX_TOKENS = 72
+PROMPTS = [random.Random(length).choices(range(3, VOCABULARY), k=length) for length in (5, 31, 64, 130)]
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -111,11 +110,13 @@ def adversary(prompt: list[int], canonical: Output, window: int) -> Drafter:
     return draft
 
 
-async def generate(engine: ReplayEngine, prompt: list[int], drafter: Drafter | None) -> tuple[Output, SessionStats]:
-    """One request to its end. In which order drafts and replies come is drawn at random, but from the prompt."""
+async def generate(
+    engine: ReplayEngine, count: int, prompt: list[int], drafter: Drafter | None
+) -> tuple[Output, SessionStats]:
+    """``count`` tokens. In which order drafts and replies come is drawn at random, but from the prompt."""
     rng = random.Random(len(prompt))
     window = engine.shape.window
-    session = Session(prompt, StopRules(MAX_TOKENS), VerifyCadence(ReplayGrid(window), eager=8), run_ahead=4 * window)
+    session = Session(prompt, StopRules(count), VerifyCadence(ReplayGrid(window), eager=8), run_ahead=4 * window)
     tokens: list[int] = []
     logprobs = b""
     streams: dict[int, list[int]] = {}
@@ -139,56 +140,59 @@ async def generate(engine: ReplayEngine, prompt: list[int], drafter: Drafter | N
             if drafter is None and streams:
                 actions = session.draft_lost(streams.popitem()[0])
             elif unread and (question is None or rng.random() < 0.7):
-                count = rng.randint(1, 12)
-                streams[stream] = unread[count:]
-                actions = session.drafted(stream, unread[:count])
+                some = rng.randint(1, 12)
+                streams[stream] = unread[some:]
+                actions = session.drafted(stream, unread[:some])
             else:
                 assert question is not None, "the session waits for nothing"
                 asked, question = question, None
                 reply = await engine.replay(ReplayRequest("test", asked.tokens, asked.start))
                 actions = session.verified(asked.call, reply)
-    assert len(tokens) == MAX_TOKENS
+    assert len(tokens) == count
     return Output(tuple(tokens), logprobs), session.stats
 
 
 async def generate_all(
-    engine: ReplayEngine, drafters: Sequence[Drafter | None]
+    engine: ReplayEngine, count: int, drafters: Sequence[Drafter | None]
 ) -> tuple[list[Output], list[SessionStats]]:
     """All prompts at once, so that passes are shared; one drafter for each."""
-    done = await asyncio.gather(*map(partial(generate, engine), PROMPTS, drafters))
+    done = await asyncio.gather(*map(partial(generate, engine, count), PROMPTS, drafters))
     return [output for output, _ in done], [stats for _, stats in done]
 
 
 @pytest.mark.parametrize(("window", "rows"), [(32, 4), (32, 1), (16, 4), (64, 2)])
 async def test_drafter_independence(tiny_path: str, window: int, rows: int) -> None:
-    count = len(PROMPTS)
     async with verifier(tiny_path, window, rows) as engine:
-        canonical, alone = await generate_all(engine, [None] * count)
+        canonical, alone = await generate_all(engine, 48, [None] * 4)
         assert {stats.rollbacks for stats in alone} == {0}
         adversaries = [adversary(prompt, output, window) for prompt, output in zip(PROMPTS, canonical, strict=True)]
         for name, drafters in (
-            ("random tokens", [at_random] * count),
-            ("a constant", [constant] * count),
+            ("random tokens", [at_random] * 4),
+            ("a constant", [constant] * 4),
             ("right until the last slot", adversaries),
-            ("one of each", [at_random, None, constant, adversaries[3], None, adversaries[5]]),
+            ("one of each", [at_random, None, constant, adversaries[3]]),
         ):
-            outputs, stats = await generate_all(engine, drafters)
+            outputs, stats = await generate_all(engine, 48, drafters)
             assert outputs == canonical, name
             assert sum(each.rollbacks for each in stats) > 0, name
 
 
 async def test_drafter_independence_of_the_real_drafter(tiny_path: str) -> None:
-    """And the negative control: had it been trusted, the difference would have shown."""
-    count = len(PROMPTS)
+    """And the negative control: had it been trusted, the difference would have shown.
+
+    One prompt after another, so that drafter and verifier never compute at once: vLLM's CPU kernels have scratch
+    memory that belongs to the process, and corrupt it when two engines share one.
+    """
     async with verifier(tiny_path, 32, 4) as engine:
-        canonical, _ = await generate_all(engine, [None] * count)
+        canonical, _ = await generate_all(engine, 120, [None] * 4)
         for dtype in ("bfloat16", "float32"):
             with real_drafter(tiny_path, dtype) as drafter:
-                outputs, stats = await generate_all(engine, [drafter] * count)
-                assert outputs == canonical, dtype
+                done = [await generate(engine, 120, prompt, drafter) for prompt in PROMPTS]
+                assert [output for output, _ in done] == canonical, dtype
+                stats = [stats for _, stats in done]
                 accepted = sum(each.accepted for each in stats) / sum(each.verified for each in stats)
                 print(f"{dtype}: {accepted:.0%} accepted, {sum(each.rollbacks for each in stats)} rollbacks")
                 assert accepted > 0.5
-                trusted = [tuple(await drafter(prompt, MAX_TOKENS)) for prompt in PROMPTS]
+                trusted = [tuple(await drafter(prompt, 120)) for prompt in PROMPTS]
         assert sum(each.rollbacks for each in stats) > 0, "float32 drafts are not bfloat16's"
         assert trusted != [output.tokens for output in canonical]

@@ -59,9 +59,7 @@ class FastPath:
             streams=len(self._mailboxes),
         )
 
-    async def stream(
-        self, *, replica_id: str, stream_id: str
-    ) -> "AsyncIterator[Hello | list[EngineCoreOutput]]":
+    async def stream(self, *, replica_id: str, stream_id: str) -> "AsyncIterator[Hello | list[EngineCoreOutput]]":
         """:class:`Hello`, then the outputs of each engine step; an empty list when idle for ``HEARTBEAT_S``.
 
         Raises :class:`WrongReplica`; later :class:`EngineDead` or :class:`StreamEnded`.
@@ -83,9 +81,7 @@ class FastPath:
             del self._mailboxes[stream_id]
             self._engine.close(mailbox)
 
-    async def submit(
-        self, *, replica_id: str, stream_id: str, requests: "Sequence[EngineCoreRequest]"
-    ) -> None:
+    async def submit(self, *, replica_id: str, stream_id: str, requests: "Sequence[EngineCoreRequest]") -> None:
         """Add requests, in the order given. What is wrong with one comes back on the stream, as its output.
 
         Raises :class:`WrongReplica`, :class:`UnknownStream`, :class:`EngineDead`, :class:`Overloaded`.

@@ -49,9 +49,7 @@ class DraftEngine:
         self._step_began: float | None = None
         self._owners: dict[str, Mailbox] = {}  # by the engine's request id; the thread's own
         started: Future[EngineCore] = Future()
-        self._thread = threading.Thread(
-            target=self._run, args=(make_core, started), name="draft-engine", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(make_core, started), name="draft-engine", daemon=True)
         self._thread.start()
         self.core = started.result()
         self._vocab_size = vocab_size(self.core)

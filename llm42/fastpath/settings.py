@@ -3,6 +3,7 @@
 from typing import Any
 
 from llm42.config import Config
+from llm42.environment import engine_env
 
 CPU_KV_CACHE_BYTES = 2 << 30
 """On a CPU vLLM would otherwise take a share of the whole machine's memory, for each engine."""
@@ -29,13 +30,4 @@ def fastpath_engine_args(config: Config, model_path: str) -> dict[str, Any]:
 
 def fastpath_env(config: Config) -> dict[str, str]:
     """Environment of a fast path replica, to be set before its process starts."""
-    return {
-        "OMP_NUM_THREADS": str(config.fast_path.threads),
-        # Two engines on one machine must not both bind to its first cores.
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_USE_V2_MODEL_RUNNER": "0",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        **config.fast_path.env,
-    }
+    return {**engine_env(config.fast_path.threads), **config.fast_path.env}

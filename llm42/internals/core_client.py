@@ -4,7 +4,6 @@ Relies on vLLM 0.32.0: the methods that ``AsyncLLM`` calls on its core for text 
 ``EngineCoreOutput`` and ``LogprobsLists``.
 """
 
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,36 +64,27 @@ def draft_request(request: EngineCoreRequest, request_id: str, order: StartDraft
     )
 
 
-def commit_outputs(request: EngineCoreRequest, commit: Commit) -> list[EngineCoreOutput]:
-    """A commit as vLLM's own engine would have said it.
-
-    With stop strings, a token at a time: where a string ends must not depend on how commits were cut.
-    """
-    step = 1 if request.sampling_params.stop else len(commit.tokens)
+def commit_output(request: EngineCoreRequest, commit: Commit) -> EngineCoreOutput:
+    """A commit as vLLM's own engine would have said it. The frontend cuts it where a stop string ends."""
     wanted = request.sampling_params.logprobs
-    outputs = []
-    for begin in range(0, len(commit.tokens), step):
-        end = begin + step
-        last = end >= len(commit.tokens)
-        outputs.append(
-            EngineCoreOutput(
-                request_id=request.request_id,
-                new_token_ids=list(commit.tokens[begin:end]),
-                new_logprobs=None if wanted is None else _logprobs(commit, begin, end, 1 + wanted),
-                finish_reason=_FINISH[commit.finish] if last else None,
-                stop_reason=commit.stop_token if last else None,
-            )
-        )
-    return outputs
+    return EngineCoreOutput(
+        request_id=request.request_id,
+        new_token_ids=list(commit.tokens),
+        new_logprobs=None if wanted is None else _logprobs(commit, 1 + wanted),
+        finish_reason=_FINISH[commit.finish],
+        stop_reason=commit.stop_token,
+    )
 
 
-def _logprobs(commit: Commit, begin: int, end: int, columns: int) -> LogprobsLists:
+def _logprobs(commit: Commit, columns: int) -> LogprobsLists:
     """[tokens, columns]: the chosen token, and (one more column at most) the top one, which greedy chose."""
-    tokens = np.asarray(commit.tokens[begin:end], dtype=np.int32)
-    logprobs = np.frombuffer(commit.logprobs, dtype=np.float32)[begin:end]
-    ranks: Sequence[int] = commit.ranks[begin:end]
-    repeat = np.ones((1, columns), dtype=np.int32)
-    return LogprobsLists(tokens[:, None] * repeat, logprobs[:, None] * repeat.astype(np.float32), np.asarray(ranks))
+    tokens = np.asarray(commit.tokens, dtype=np.int32)
+    logprobs = np.frombuffer(commit.logprobs, dtype=np.float32)
+    return LogprobsLists(
+        np.repeat(tokens[:, None], columns, axis=1),
+        np.repeat(logprobs[:, None], columns, axis=1),
+        np.asarray(commit.ranks),
+    )
 
 
 def unsupported(params: Any) -> str | None:

@@ -20,10 +20,16 @@ SERVED_ROUTES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """``app`` is the ASGI app, ``llm`` the AsyncLLM behind it."""
+    """``app`` is the ASGI app, ``llm`` the AsyncLLM behind it, ``core`` the engine core behind that."""
 
     app: Any
     llm: Any
+    core: Any
+
+    @property
+    def failed(self) -> bool:
+        """Whether vLLM's output handler has died: nothing will be answered any more."""
+        return bool(self.llm.errored)
 
     @property
     def generation_config(self) -> Mapping[str, Any]:
@@ -32,7 +38,7 @@ class Frontend:
         return defaults
 
     def fail(self, request_id: str, status: HTTPStatus, message: str) -> None:
-        """End one request with an HTTP error (an error event, where its stream has begun)."""
+        """End one request (all of it, with ``n`` > 1) with an HTTP error: an event, where its stream has begun."""
         from vllm.exceptions import GracefulHTTPError
 
         processor = self.llm.output_processor
@@ -40,17 +46,18 @@ class Frontend:
         if state is None:
             return  # it ended by itself meanwhile
         state.queue.put(GracefulHTTPError(message, status))
-        processor.abort_requests([request_id], internal=True)
+        whole = state.parent_req.request_id if state.parent_req is not None else request_id
+        self.core.abort(processor.abort_requests([whole], internal=True))
 
     def shutdown(self) -> None:
         self.llm.shutdown()
 
 
-async def make_frontend(core: Any, arguments: list[str]) -> Frontend:
-    """Build vLLM's frontend over ``core``, an ``EngineCoreClient``.
+async def make_frontend(core: Any, arguments: list[str], window_size: int) -> Frontend:
+    """Build vLLM's frontend over ``core``, an ``EngineCoreClient`` that also has ``abort(request_ids)``.
 
-    ``arguments`` are those of ``vllm serve``. No weights are loaded. Raises what vLLM raises for a wrong
-    model or argument.
+    ``arguments`` are those of ``vllm serve``; the context is rounded down to whole windows. No weights are
+    loaded. Raises what vLLM raises for a wrong model or argument.
     """
     require_vllm()
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -62,12 +69,13 @@ async def make_frontend(core: Any, arguments: list[str]) -> Frontend:
 
     args = make_arg_parser(FlexibleArgumentParser()).parse_args(arguments)
     vllm_config = AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    vllm_config.model_config.max_model_len -= vllm_config.model_config.max_model_len % window_size
     llm = _make_llm(vllm_config, core)
     app = build_app(args, ("generate",), llm.model_config)
     await init_app_state(llm, app.state, args, ("generate",))
     app.state.server = SimpleNamespace(should_exit=False)
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) in SERVED_ROUTES]
-    return Frontend(app, llm)
+    return Frontend(app, llm, core)
 
 
 def _make_llm(vllm_config: Any, core: Any) -> Any:

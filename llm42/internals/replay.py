@@ -11,6 +11,7 @@ attends; and block 0 being nobody's (vLLM's null block).
 """
 
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -179,7 +180,16 @@ def _facts(runner: Any) -> dict[str, Any]:
         "attention": sorted({group.backend.get_name() for group in runner.attn_groups[0]}),
         "attention_isa": sorted({str(getattr(builder, "isa", "")) for builder in builders}),
         "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "cpu": _cpu_name(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cuda": str(torch.version.cuda),
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
     }
+
+
+def _cpu_name() -> str:
+    """The processor's model, where the kernel tells; libraries choose instructions and blocking by it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

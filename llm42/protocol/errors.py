@@ -17,5 +17,9 @@ class FingerprintMismatch(ReplayError):
     """This verifier computes other bits than the caller builds on: ask another pool."""
 
 
+class ReplayImpossible(ReplayError):
+    """The model computes no usable logits for this request (NaN, infinity): never retry."""
+
+
 class ReplayFailed(ReplayError):
     """The replay was tried and gave no trustworthy answer."""

@@ -16,17 +16,25 @@ class CallFailed(RuntimeError):
 
 
 async def bounded(call: Awaitable[Any], timeout_s: float, *passing: type[Exception]) -> Any:
-    """Await ``call``. Exceptions in ``passing`` are raised as they are, others as :class:`CallFailed`."""
+    """Await ``call``. Exceptions in ``passing`` are raised as the callee raised them, others as :class:`CallFailed`.
+
+    Where there is no result the call is cancelled at its other end too: Ray does not do that by itself.
+    """
     try:
         async with asyncio.timeout(timeout_s):
             return await call
-    except passing:
-        raise
-    except REMOTE_ERRORS as error:
-        raise CallFailed(_reason(error)) from error
-    except asyncio.CancelledError:
+    except BaseException as error:
+        if (cancel := getattr(call, "cancel", None)) is not None:
+            cancel()
+        if isinstance(error, passing):
+            raise getattr(error, "cause", None) or error from None  # without the callee's traceback in its message
+        if not isinstance(error, (*REMOTE_ERRORS, asyncio.CancelledError)):
+            raise
+        failure = error
+    if isinstance(failure, asyncio.CancelledError):
         _raise_if_cancelled()
         raise CallFailed("the call was cancelled at its other end") from None
+    raise CallFailed(_reason(failure)) from failure
 
 
 async def read_stream(stream: Any, silence_s: float, on_item: Callable[[Any], None]) -> None:

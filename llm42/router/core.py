@@ -1,22 +1,21 @@
 """The engine core that vLLM's frontend talks to: ordinary requests pass through, deterministic ones are verified.
 
-Only what :meth:`RouterCore._emit` puts out reaches a client. For a deterministic request that is committed
-tokens and nothing else.
+Only what is put into ``_outputs`` reaches a client. For a deterministic request that is committed tokens and
+nothing else.
 """
 
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 
-from vllm.exceptions import VLLMValidationError
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 
 from llm42.config import Config
 from llm42.fastpath.errors import FastPathError
-from llm42.internals.core_client import TextCore, commit_outputs, stop_rules, unsupported
+from llm42.internals.core_client import TextCore, commit_output, stop_rules, unsupported
 from llm42.metrics import RouterMetrics
 from llm42.protocol import Commit, ReplayGrid, Session, VerifyCadence
-from llm42.protocol.errors import ReplayRefused
+from llm42.protocol.errors import ReplayImpossible, ReplayRefused
 from llm42.router.admission import FLAG
 from llm42.router.background import Background
 from llm42.router.deterministic import DeterministicRequest
@@ -41,7 +40,7 @@ class RouterCore(TextCore):
         eager = config.cadence.min_candidates if config.cadence.mode == "adaptive" else None
         self._cadence = VerifyCadence(grid, eager)
         self._background = Background(self._crashed)
-        self._outputs: asyncio.Queue[EngineCoreOutputs] = asyncio.Queue()
+        self._outputs: asyncio.Queue[EngineCoreOutput] = asyncio.Queue()  # bounded by run-ahead and admission
         self._sessions: dict[str, asyncio.Task[None]] = {}
         self._placing: dict[str, asyncio.Task[None]] = {}
         """Ordinary requests that wait for a fast path replica."""
@@ -52,16 +51,25 @@ class RouterCore(TextCore):
         params = request.sampling_params
         if (params.extra_args or {}).get(FLAG):
             if name := unsupported(params):
-                raise VLLMValidationError(f"{name} is not verified for deterministic requests yet", parameter=name)
+                message = f"{name} is not verified for deterministic requests yet"
+                self.fail(request.request_id, HTTPStatus.BAD_REQUEST, message)
+                return
             tasks, work = self._sessions, self._verified(request)
         else:
             tasks, work = self._placing, self._ordinary(request)
         tasks[request.request_id] = self._background.spawn(work, name=request.request_id)
 
     async def get_output_async(self) -> EngineCoreOutputs:
-        return await self._outputs.get()
+        outputs = [await self._outputs.get()]
+        while not self._outputs.empty():  # one round of the frontend for all that came meanwhile
+            outputs.append(self._outputs.get_nowait())
+        return EngineCoreOutputs(outputs=outputs)
 
     async def abort_requests_async(self, request_ids: list[str]) -> None:
+        self.abort(request_ids)
+
+    def abort(self, request_ids: list[str]) -> None:
+        """Stop requests wherever they are. Unknown ids have ended already."""
         for request_id in request_ids:
             task = self._sessions.pop(request_id, None) or self._placing.pop(request_id, None)
             if task is not None:
@@ -89,7 +97,7 @@ class RouterCore(TextCore):
             self.fail(request.request_id, HTTPStatus.SERVICE_UNAVAILABLE, f"the engine was lost: {reason}; retry")
 
         try:
-            await self._hub.submit(request, lambda output: self._emit([output]), lost)
+            await self._hub.submit(request, self._outputs.put_nowait, lost)
         except FastPathError as error:
             lost(str(error))
         finally:
@@ -99,7 +107,7 @@ class RouterCore(TextCore):
         session = Session(request.prompt_token_ids, stop_rules(request), self._cadence, self._config.max_run_ahead)
 
         def commit(commit: Commit) -> None:
-            self._emit(commit_outputs(request, commit))
+            self._outputs.put_nowait(commit_output(request, commit))
 
         driver = DeterministicRequest(request, session, self._hub, self._verifiers, self._config.timeouts, commit)
         outcome = "error"
@@ -110,8 +118,10 @@ class RouterCore(TextCore):
             self._fail(request, HTTPStatus.SERVICE_UNAVAILABLE, group)
         except* ReplayRefused as group:
             self._fail(request, HTTPStatus.BAD_REQUEST, group)
+        except* ReplayImpossible as group:
+            self._fail(request, HTTPStatus.INTERNAL_SERVER_ERROR, group)
         except* asyncio.CancelledError:
-            outcome = "aborted"
+            outcome = "stopped"  # by the frontend: a stop string, or the client has left
         finally:
             self._sessions.pop(request.request_id, None)
             self._metrics.request_done(session.stats, outcome)
@@ -126,6 +136,3 @@ class RouterCore(TextCore):
         """A bug, not a fault: fail closed, and loudly."""
         self._metrics.crashed(request_id, error)
         self.fail(request_id, HTTPStatus.INTERNAL_SERVER_ERROR, f"internal error: {type(error).__name__}: {error}")
-
-    def _emit(self, outputs: list[EngineCoreOutput]) -> None:
-        self._outputs.put_nowait(EngineCoreOutputs(outputs=outputs))

@@ -1,13 +1,9 @@
 """The ingress: vLLM's OpenAI server on our core, as a Ray Serve deployment."""
 
-import asyncio
 import uuid
 from typing import Any
 
 from llm42.config import Config
-
-STARTUP_S = 600.0
-"""Longest wait for the first verifier; model loading included."""
 
 
 class Router:
@@ -32,20 +28,21 @@ class Router:
         from llm42.router.verifiers import VerifierPool
 
         config, metrics = self._config, RouterMetrics()
-        verifiers = VerifierPool(self._verifier, config.timeouts, metrics)
-        max_model_len = await asyncio.wait_for(verifiers.context_length(), STARTUP_S)
+        self._verifiers = VerifierPool(self._verifier, config.timeouts, metrics)
         self._hub = DraftHub(self._fast_path, uuid.uuid4().hex, config)
-        self._core = RouterCore(config, self._hub, verifiers, metrics)
-        self._frontend = await make_frontend(self._core, _arguments(config, resolve_model(config.model), max_model_len))
+        self._core = RouterCore(config, self._hub, self._verifiers, metrics)
+        arguments = _arguments(config, resolve_model(config.model))
+        self._frontend = await make_frontend(self._core, arguments, config.window_size)
         self._core.fail = self._frontend.fail
         self._hub.start()  # not before vLLM is imported: that blocks the loop, and a silent stream is a lost one
         app = DisconnectMiddleware(self._frontend.app)
         return DeterminismMiddleware(app, config.determinism, self._frontend.generation_config)
 
     def check_health(self) -> None:
-        """Raises once the hub has failed; Serve then replaces this replica."""
-        if self._hub.failure is not None:
-            raise RuntimeError(self._hub.failure)
+        """Raises once this router cannot answer any more; Serve then replaces it."""
+        failure = self._hub.failure or self._verifiers.failure
+        if failure is not None or self._frontend.failed:
+            raise RuntimeError(failure or "vLLM's frontend has failed")
 
     async def in_flight(self) -> dict[str, int]:
         """Deterministic sessions, and requests on the fast path: both 0 on an idle router."""
@@ -59,13 +56,13 @@ class Router:
             self._frontend.shutdown()
 
 
-def _arguments(config: Config, model_path: str, max_model_len: int) -> list[str]:
+def _arguments(config: Config, model_path: str) -> list[str]:
     """The arguments of ``vllm serve`` for the frontend alone."""
     return [
         *("--model", model_path),
         *("--served-model-name", config.served_model_name or config.model),
         *("--dtype", config.dtype),
-        *("--max-model-len", str(max_model_len)),
+        *(("--max-model-len", str(config.max_model_len)) if config.max_model_len is not None else ()),
         *("--max-num-queued-reqs", str(config.router.max_requests)),
         # vLLM's own names the frontend's configuration, not what computed the answer.
         *("--fingerprint-mode", "none"),

@@ -39,7 +39,6 @@ class DeterministicRequest:
         self._verifiers = verifiers
         self._timeouts = timeouts
         self._commit = commit
-        self._fingerprint: str | None = None
         self._verifier: str | None = None
         self._drafter: str | None = None
         self._stream = 0
@@ -51,7 +50,7 @@ class DeterministicRequest:
         """Until the request finishes.
 
         Raises:
-            Unverifiable, ReplayRefused: no further token can be verified.
+            Unverifiable, ReplayRefused, ReplayImpossible: no further token can be verified.
         """
         self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
@@ -78,7 +77,8 @@ class DeterministicRequest:
                         self._finished.set_result(None)
                 case StopDraft(stream=stream):
                     self._stop_draft(stream)
-                case StartDraft():
+                case StartDraft(stream=stream):
+                    self._stream = stream
                     self._placing = self._tasks.create_task(self._draft(action))
                 case Verify():
                     self._tasks.create_task(self._verify(action))
@@ -95,9 +95,9 @@ class DeterministicRequest:
     # -- verifier ------------------------------------------------------------------------------------
 
     async def _verify(self, verify: Verify) -> None:
-        request = ReplayRequest(self._request.request_id, verify.tokens, verify.start, self._fingerprint)
+        request = ReplayRequest(self._request.request_id, verify.tokens, verify.start)
         reply = await self._verifiers.replay(request, verify.answered_by, self._verifier)
-        self._fingerprint, self._verifier = reply.fingerprint, reply.replica_id or None
+        self._verifier = reply.replica_id or None
         self._apply(self._session.verified(verify.call, reply))
 
     # -- drafter: nothing here can change what is committed -------------------------------------------
@@ -106,7 +106,7 @@ class DeterministicRequest:
         return f"{self._request.request_id}.{stream}"
 
     async def _draft(self, order: StartDraft) -> None:
-        self._stream = stream = order.stream
+        stream = order.stream
         request = draft_request(self._request, self._draft_id(stream), order)
         self._watch(stream)
         try:
@@ -123,6 +123,8 @@ class DeterministicRequest:
         self._hub.abort(self._draft_id(stream))
 
     def _drafted(self, stream: int, output: EngineCoreOutput) -> None:
+        if stream != self._stream:
+            return
         reason = output.finish_reason
         if reason in (FinishReason.ERROR, FinishReason.ABORT) or (reason is not None and not output.new_token_ids):
             self._lost(stream, f"the draft ended: {reason}")  # a drafter that says nothing is no drafter
@@ -152,7 +154,7 @@ class DeterministicRequest:
             self._silence = loop.call_later(self._timeouts.draft_s, self._silent, stream)
 
     def _silent(self, stream: int) -> None:
-        self._hub.abort(self._draft_id(stream))
+        self._stop_draft(stream)
         self._lost(stream, "silent")
 
 

@@ -30,7 +30,14 @@ class DisconnectMiddleware:
             left.set()
             await asyncio.wait([handling], timeout=GRACE_S)
             handling.cancel()
+            handling.add_done_callback(_retrieve)
             raise
+
+
+def _retrieve(handling: "asyncio.Future[None]") -> None:
+    """What fails for a client that has left is nobody's error any more."""
+    if not handling.cancelled():
+        handling.exception()
 
 
 def _until_left(left: asyncio.Event, receive: Receive) -> Receive:

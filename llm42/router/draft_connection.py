@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from llm42.fastpath.errors import WrongReplica
+from llm42.fastpath.errors import Overloaded, WrongReplica
 from llm42.fastpath.messages import PATIENCE, Hello
 from llm42.router.background import Background
 from llm42.router.calls import CallFailed, bounded, read_stream
@@ -191,6 +191,10 @@ class DraftConnection:
             for draft in drafts:
                 if self._drafts.pop(draft.wire.request_id, None) is not None:
                     self._owner.refused(draft)
+        except Overloaded as error:
+            for draft in drafts:
+                if self._drafts.pop(draft.wire.request_id, None) is not None:
+                    self._owner.lost(draft, str(error))
         except CallFailed as error:
             self.end(f"submit failed: {error}")
         else:
@@ -203,7 +207,7 @@ class DraftConnection:
             await self._call("abort", request_ids=wire_ids)
         except WrongReplica:  # out of reach, and about to stop anyway
             self.draining = True
-        except CallFailed as error:
+        except (CallFailed, Overloaded) as error:
             self.end(f"abort failed: {error}")
 
     def _abort_later(self, wire_ids: Sequence[str]) -> None:
@@ -215,4 +219,4 @@ class DraftConnection:
         call = self._handle.options(method_name=method).remote(
             replica_id=self.replica_id, stream_id=self.stream_id, **arguments
         )
-        await bounded(call, self._control_s, WrongReplica)
+        await bounded(call, self._control_s, WrongReplica, Overloaded)

@@ -31,7 +31,9 @@ class DeterminismMiddleware:
         self._generation_config = generation_config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = ENDPOINTS.get(scope.get("path", "")) if scope["type"] == "http" else None
+        # Under a route prefix, Serve leaves it in the path and names it in root_path.
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        endpoint = ENDPOINTS.get(path) if scope["type"] == "http" else None
         if endpoint is None or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return

@@ -4,6 +4,7 @@ Packing, the cache and the scheduler live on the event loop, where the next pass
 """
 
 import asyncio
+import contextvars
 import logging
 import time
 from typing import Protocol
@@ -15,12 +16,15 @@ from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayRefus
 from llm42.protocol.messages import ReplayReply, ReplayRequest, token_digest
 from llm42.verifier.fingerprint import fingerprint
 from llm42.verifier.jobs import Job
-from llm42.verifier.model import ReplayModel
+from llm42.verifier.model import PASS_S, ReplayModel
 from llm42.verifier.pages import PageCache
 from llm42.verifier.passes import Pass, PassOutput
 from llm42.verifier.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
+
+MAX_FAILURES = 3
+"""Passes in a row that may fail: requests are judged before they get here, so it is the engine's fault."""
 
 
 class ReplayObserver(Protocol):
@@ -64,6 +68,7 @@ class ReplayEngine:
         self._answers: dict[Job, asyncio.Future[ReplayReply]] = {}
         self._loop: asyncio.Task[None] | None = None
         self._stopped: str | None = None
+        self._failures = 0
 
     async def replay(self, request: ReplayRequest) -> ReplayReply:
         """Answer one request; cancelling the caller cancels the work.
@@ -79,7 +84,7 @@ class ReplayEngine:
         answer: asyncio.Future[ReplayReply] = asyncio.get_running_loop().create_future()
         self._answers[job] = answer
         if self._loop is None:
-            self._loop = asyncio.create_task(self._run_passes())
+            self._loop = asyncio.get_running_loop().create_task(self._run_passes(), context=contextvars.Context())
         try:
             self._plan()
             async with asyncio.timeout(self._timeout_s):
@@ -113,7 +118,7 @@ class ReplayEngine:
         self._stop("the verifier has been closed")
         if self._loop is not None:
             self._loop.cancel()
-            await asyncio.wait([self._loop], timeout=self._timeout_s)
+            await asyncio.wait([self._loop], timeout=PASS_S)
         await self._model.close()
 
     def _job(self, request: ReplayRequest) -> Job:
@@ -145,12 +150,16 @@ class ReplayEngine:
                 try:
                     output = await self._model.run(current.input)
                 except TimeoutError:
-                    return self._stop(f"a replay pass took more than {self._timeout_s:g} s")
+                    return self._stop(f"a replay pass took more than {PASS_S:g} s")
                 except Exception as error:  # whatever vLLM raises fails the jobs of the pass, and only those
                     logger.exception("a replay pass failed")
                     done = self._scheduler.fail(current, ReplayFailed(f"the replay pass failed: {error!r}"))
+                    self._failures += 1
+                    if self._failures == MAX_FAILURES:
+                        self._stop(f"{MAX_FAILURES} replay passes in a row have failed, the last with {error!r}")
                     self.check_health()
                 else:
+                    self._failures = 0
                     self._observe(current, output, time.perf_counter() - began)
                     done = self._scheduler.end(current, output)
                 self._settle(done)

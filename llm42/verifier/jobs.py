@@ -3,7 +3,7 @@
 from array import array
 from dataclasses import dataclass, field
 
-from llm42.protocol.errors import ReplayError, ReplayFailed
+from llm42.protocol.errors import ReplayError, ReplayImpossible
 from llm42.verifier.pages import PageTable
 from llm42.verifier.passes import PassShape
 
@@ -73,7 +73,7 @@ class Job:
         """Take the choices for the next asked positions; one invalid choice fails the job."""
         if not all(valid):
             position = self.start + len(self.chosen) + valid.index(0)
-            self.error = ReplayFailed(f"logits at position {position} hold NaN, +inf or nothing but -inf")
+            self.error = ReplayImpossible(f"logits at position {position} hold NaN, +inf or nothing but -inf")
             return
         self.chosen.frombytes(tokens)
         self.logprobs += logprobs

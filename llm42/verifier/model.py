@@ -1,17 +1,25 @@
 """The model: vLLM's engine core, driven one pass at a time from one worker thread."""
 
 import asyncio
+import hashlib
 import logging
+from array import array
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from llm42.config import Config
 from llm42.internals.engine_core import EngineCore, make_engine_core
+from llm42.protocol.messages import pack_tokens
 from llm42.verifier.fingerprint import fingerprint_parts
-from llm42.verifier.passes import Pass, PassInput, PassOutput, PassShape
+from llm42.verifier.jobs import Job
+from llm42.verifier.pages import PageTable
+from llm42.verifier.passes import Pass, PassInput, PassOutput, PassShape, Row
 from llm42.verifier.settings import require_environment, verifier_engine_args, verifier_env
 
 logger = logging.getLogger(__name__)
+
+PASS_S = 300.0
+"""A pass that takes longer hangs (vLLM's own limit for an executor)."""
 
 
 class ReplayModel:
@@ -28,16 +36,16 @@ class ReplayModel:
         env = verifier_env(config, gpu=not on_cpu)
         require_environment(env)
         args = verifier_engine_args(config, model_path, on_cpu=on_cpu)
-        self._timeout_s = config.timeouts.replay_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="llm42-replay")
         # As long as it takes: weights may be large, and Serve watches the start of a replica.
         self._core = self._thread.submit(_load, args, multiprocess).result()
         self.shape = _shape(config, self._core)
-        facts = self._thread.submit(self._setup).result(self._timeout_s)
-        if facts["threads"] != config.verifier.threads:
-            raise RuntimeError(f"torch computes on {facts['threads']} threads, not {config.verifier.threads}")
         model, parallel = self._core.vllm_config.model_config, self._core.vllm_config.parallel_config
         self.vocabulary = int(model.get_vocab_size())
+        facts = self._thread.submit(self._setup).result()
+        if facts["threads"] != config.verifier.threads:
+            raise RuntimeError(f"torch computes on {facts['threads']} threads, not {config.verifier.threads}")
+        facts["engine"] = config.verifier.engine
         self.parts = fingerprint_parts(self.shape, model.hf_config.to_dict(), env, facts, parallel.tensor_parallel_size)
         """What the fingerprint is made of."""
 
@@ -53,28 +61,40 @@ class ReplayModel:
     async def run(self, given: PassInput) -> PassOutput:
         """One pass. Raises TimeoutError if it hangs, and whatever vLLM raises."""
         loop = asyncio.get_running_loop()
-        return await asyncio.wait_for(loop.run_in_executor(self._thread, self._pass, given), self._timeout_s)
+        return await asyncio.wait_for(loop.run_in_executor(self._thread, self._pass, given), PASS_S)
 
     async def close(self) -> None:
         """Stop the engine once the running pass has ended."""
         loop = asyncio.get_running_loop()
-        await asyncio.wait_for(loop.run_in_executor(self._thread, self._core.client.shutdown), self._timeout_s)
+        await asyncio.wait_for(loop.run_in_executor(self._thread, self._core.client.shutdown), PASS_S)
         self._thread.shutdown(wait=False)
 
     def _setup(self) -> dict[str, Any]:
         shape = self.shape
         facts: dict[str, Any] = self._call("llm42_setup", shape.rows, shape.window, shape.context)
-        # One pass of padding: what a kernel does on its first call, it has done before the first request.
-        padding = Pass(shape, ()).input
-        self._pass(PassInput(padding.tokens, padding.starts, padding.tables, asked=list(range(shape.rows))))
+        # What a kernel does on its first call, it does here and not for the first request.
+        facts["probe"] = self._probe()
         return facts
+
+    def _probe(self) -> str:
+        """Digest of one pass over a fixed sequence, every position asked: catches what no version number tells.
+
+        Uses the first pages of the pool, before anybody else does.
+        """
+        shape = self.shape
+        blocks = min(-(-shape.rows * shape.window // shape.block), shape.blocks, self.num_blocks - 1)
+        length = min(shape.rows * shape.window, shape.context, blocks * shape.block)
+        job = Job(shape, pack_tokens((7919 * i + 42) % self.vocabulary for i in range(length)), start=0, keys=[])
+        job.table = PageTable(pages=[], ids=array("i", range(1, blocks + 1)), shared=0)
+        output = self._pass(Pass(shape, tuple(Row(job, window) for window in job.pending)).input)
+        return hashlib.sha256(output.tokens + output.logprobs + output.ranks + output.valid).hexdigest()
 
     def _pass(self, given: PassInput) -> PassOutput:
         return PassOutput(*self._call("llm42_replay_pass", given.tokens, given.starts, given.tables, given.asked))
 
     def _call(self, method: str, *args: object) -> Any:
         """What rank 0 returns."""
-        replies = self._core.client.collective_rpc(method, self._timeout_s, args)
+        replies = self._core.client.collective_rpc(method, PASS_S, args)
         return next(reply for reply in replies if reply is not None)
 
 

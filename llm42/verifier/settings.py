@@ -12,16 +12,6 @@ CPU_BLOCK, GPU_BLOCK = 32, 16
 """vLLM's attention backends take KV blocks in multiples of these, in tokens."""
 CPU_KV_BYTES = 1 << 30
 
-_FIXED = {
-    "model": "set `model` at the top of the configuration",
-    "dtype": "set `dtype` at the top of the configuration",
-    "max_model_len": "set `max_model_len` at the top of the configuration",
-    "enforce_eager": "replay passes run eagerly",
-    "enable_prefix_caching": "the verifier keeps its own window cache",
-    "load_format": "weights are digested while they load",
-    "worker_extension_cls": "it carries the replay pass",
-}
-
 
 class VerifierEnvironmentError(RuntimeError):
     """The process lacks a pinned environment variable."""
@@ -56,16 +46,9 @@ def require_environment(wanted: Mapping[str, str], environ: Mapping[str, str] = 
 
 
 def verifier_engine_args(config: Config, model_path: str, *, on_cpu: bool) -> dict[str, Any]:
-    """Arguments for ``vllm.EngineArgs``: ours, then those of ``verifier.engine``.
-
-    Raises ValueError for one that contradicts the shape of the pass or is not the user's to set.
-    """
-    overrides = config.verifier.engine
-    for name, reason in _FIXED.items():
-        if name in overrides:
-            raise ValueError(f"verifier.engine must not set {name}: {reason}")
+    """Arguments for ``vllm.EngineArgs``: ours, then those of ``verifier.engine``, which ``Config`` has judged."""
     window, rows = config.window_size, config.verify_batch_size
-    args: dict[str, Any] = {
+    return {
         "model": model_path,
         "dtype": config.dtype,
         "max_model_len": config.max_model_len,
@@ -79,11 +62,5 @@ def verifier_engine_args(config: Config, model_path: str, *, on_cpu: bool) -> di
         "max_num_seqs": rows,
         "max_num_batched_tokens": rows * window,
         **({"kv_cache_memory_bytes": CPU_KV_BYTES} if on_cpu else {}),
-        **overrides,
+        **config.verifier.engine,
     }
-    if args["block_size"] % window:
-        raise ValueError(f"verifier.engine.block_size is {args['block_size']}, not a multiple of window_size {window}")
-    for name, least in (("max_num_seqs", rows), ("max_num_batched_tokens", rows * window)):
-        if args[name] < least:
-            raise ValueError(f"verifier.engine.{name} is {args[name]}, but a replay pass needs at least {least}")
-    return args

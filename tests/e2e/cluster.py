@@ -130,12 +130,15 @@ class Cluster:
         handle = serve.get_deployment_handle(deployment, APP)
         return await asyncio.wait_for(handle.options(method_name=method).remote(), CALL_S)
 
-    async def metrics(self) -> dict[str, float]:
-        """Sums over all labels of the samples on the node's metrics port whose names begin with ``ray_llm42_``."""
+    async def exposition(self) -> str:
+        """What Prometheus would scrape from the node."""
         async with httpx.AsyncClient(trust_env=False, timeout=CALL_S) as client:
-            text = (await client.get(f"http://127.0.0.1:{self.metrics_port}/metrics")).text
+            return (await client.get(f"http://127.0.0.1:{self.metrics_port}/metrics")).text
+
+    async def metrics(self) -> dict[str, float]:
+        """Our samples on the metrics port, by name; sums over all labels."""
         sums: dict[str, float] = {}
-        for family in text_string_to_metric_families(text):
+        for family in text_string_to_metric_families(await self.exposition()):
             for sample in family.samples:
                 if sample.name.startswith("ray_llm42_"):
                     sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
@@ -144,7 +147,7 @@ class Cluster:
     async def until_metric(self, name: str, more_than: float) -> float:
         """The value of ``name`` once it is more than that: metrics arrive some seconds late."""
         async with asyncio.timeout(METRICS_S):
-            while (value := (await self.metrics()).get(name, 0.0)) <= more_than:
+            while (value := (await self.metrics()).get(name, 0.0)) <= more_than:  # noqa: ASYNC110
                 await asyncio.sleep(0.3)
         return value
 

@@ -33,7 +33,7 @@ BOTH: list[tuple[str, int, str, dict[str, Any]]] = [
     ("token id past the vocabulary", 400, "vocab", {"prompt": [5, VOCABULARY]}),
     ("negative token id", 400, "", {"prompt": [5, -1]}),
     ("enormous token id", 400, "", {"prompt": [5, 2**40]}),
-    ("huge max_tokens", 400, "context length", {"max_tokens": 10**9}),
+    ("huge max_tokens", 400, "max_tokens", {"max_tokens": 10**9}),
     ("max_tokens of zero", 400, "max_tokens", {"max_tokens": 0}),
     ("negative max_tokens", 400, "max_tokens", {"max_tokens": -5}),
     ("max_tokens in words", 400, "max_tokens", {"max_tokens": "many"}),

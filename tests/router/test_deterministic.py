@@ -23,7 +23,7 @@ from llm42.protocol import (
     token_digest,
     unpack_tokens,
 )
-from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayRefused, VerifierBusy
+from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible, ReplayRefused, VerifierBusy
 from llm42.router import deterministic
 from llm42.router.deterministic import DeterministicRequest
 from llm42.router.verifiers import Unverifiable, VerifierPool
@@ -44,12 +44,14 @@ class Verifiers:
 
     def __init__(self, *faults: Any) -> None:
         self.faults = list(faults)
+        self.fingerprints: set[str | None] = set()
         self.replay = self
 
     def remote(self, request: ReplayRequest, *, replica_id: str | None) -> Awaitable[ReplayReply]:
         return self._answer(request)
 
     async def _answer(self, request: ReplayRequest) -> ReplayReply:
+        self.fingerprints.add(request.fingerprint)
         await asyncio.sleep(0)
         honest = reply_to(Verify(0, request.tokens, request.start, len(request.tokens) // 4 - request.start))
         if self.faults:
@@ -137,6 +139,17 @@ def _rest(reply: ReplayReply) -> tuple[bytes, Any, int]:
     return reply.logprobs, reply.ranks, 0
 
 
+async def test_one_request_never_mixes_two_fingerprints() -> None:
+    """A reply from another pool is dropped, and its verifier asked no more than the others."""
+
+    def foreign(reply: ReplayReply) -> ReplayReply:
+        return ReplayReply("other", reply.start, reply.digest, [1] * len(reply.tokens), *_rest(reply))
+
+    verifiers = Verifiers(lambda reply: reply, foreign, foreign)
+    assert (await outcome(Hub(canonical_token), verifiers))[0] == canonical_output(PROMPT, STOP)
+    assert verifiers.fingerprints == {None, "f"}, "after the first answer, the pool's fingerprint is named"
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deterministic, "RETRY_DRAFT_S", 0.01)
@@ -171,8 +184,9 @@ async def test_a_verifier_fault_is_tried_again(fault: Any) -> None:
         ([ReplayFailed("down")] * 99, Unverifiable, "no verifier answered within 1 s; the last try: .*down"),
         ([digest_of_another] * 99, Unverifiable, "answered another question"),
         ([9.0] * 99, Unverifiable, "no verifier answered"),
-        ([lambda reply: reply, FingerprintMismatch("other")], Unverifiable, "changed while this request ran"),
+        ([lambda reply: reply] + [FingerprintMismatch("other")] * 99, Unverifiable, "FingerprintMismatch: other"),
         ([ReplayRefused("too long")], ReplayRefused, "too long"),
+        ([ReplayImpossible("NaN")], ReplayImpossible, "NaN"),
     ],
 )
 async def test_what_cannot_be_verified_fails_clearly(faults: list[Any], error: type[Exception], message: str) -> None:
