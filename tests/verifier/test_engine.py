@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from llm42.internals import replay
-from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayRefused, VerifierBusy
+from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible, ReplayRefused, VerifierBusy
 from llm42.protocol.messages import ReplayReply, ReplayRequest, pack_tokens, token_digest
 from llm42.sampling import Selected, select
 from llm42.verifier.engine import ReplayEngine
@@ -169,7 +169,7 @@ async def test_an_invalid_choice_fails_only_its_request(engine: ReplayEngine, mo
 
     monkeypatch.setattr(replay, "select", poisoned)
     failed, fine = await asyncio.gather(ask(engine, tokens, 0), ask(engine, other, 0), return_exceptions=True)
-    assert isinstance(failed, ReplayFailed)
+    assert isinstance(failed, ReplayImpossible)
     assert "position 3" in str(failed)
     assert fine == reference
     rows = 0

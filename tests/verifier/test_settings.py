@@ -64,7 +64,7 @@ def runner(**changes: Any) -> SimpleNamespace:
     """A served model runner, with single traits changed."""
     model: dict[str, Any] = dict.fromkeys(
         ("is_encoder_decoder", "is_multimodal_model", "use_mla", "is_hybrid", "has_inner_state", "uses_mrope"), False
-    ) | {"runner_type": "generate", "model": "m"}
+    ) | {"runner_type": "generate", "model": "m", "is_moe": False, "quantization": None}
     parallel = dict.fromkeys(
         (
             "pipeline_parallel_size",
@@ -114,6 +114,8 @@ def test_a_plain_decoder_is_served() -> None:
         ({"has_inner_state": True}, "Mamba"),
         ({"uses_mrope": True}, "M-RoPE"),
         ({"runner_type": "pooling"}, "does not generate"),
+        ({"is_moe": True}, "mixture of experts"),
+        ({"quantization": "fp8"}, "quantised"),
         ({"pipeline_parallel_size": 2}, "pipeline"),
         ({"lora_config": object()}, "LoRA"),
         ({"speculative_config": object()}, "speculation"),
