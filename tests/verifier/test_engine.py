@@ -11,7 +11,7 @@ from llm42.internals import replay
 from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible, ReplayRefused, VerifierBusy
 from llm42.protocol.messages import ReplayReply, ReplayRequest, pack_tokens, token_digest
 from llm42.sampling import Selected, select
-from llm42.verifier.engine import ReplayEngine
+from llm42.verifier.engine import MAX_FAILURES, ReplayEngine
 from tests.verifier.conftest import CONTEXT, WINDOW, verifier_config
 from tests.verifier.lab import random_tokens
 
@@ -194,6 +194,25 @@ async def test_a_failing_pass_fails_its_requests_and_publishes_nothing(
     before = engine._scheduler.hits
     assert await ask(engine, tokens, 2 * WINDOW) == reference
     assert engine._scheduler.hits == before
+
+
+async def test_a_verifier_whose_passes_keep_failing_is_unhealthy(
+    engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> torch.Tensor:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replay.ReplayPass, "forward", broken)
+        for _ in range(MAX_FAILURES):
+            engine.check_health()
+            with pytest.raises(ReplayFailed, match="planted"):
+                await ask(engine, [1, 2, 3], 0)
+    with pytest.raises(RuntimeError, match=r"in a row have failed.*planted"):
+        engine.check_health()
+    with pytest.raises(ReplayFailed, match="in a row"):
+        await ask(engine, [1, 2, 3], 0)
+    engine._stopped, engine._failures, engine._loop = None, 0, None  # this engine serves the other tests too
 
 
 async def test_cancelled_callers_free_their_pages(engine: ReplayEngine) -> None:
