@@ -1,10 +1,12 @@
 # Set up, serve and test LLM-42; `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help venv serve test lint clean
+.PHONY: help venv serve test test-slow lint clean
 
 PYTHON ?= python3
 CONFIG ?= deployments/llm42.yaml
 BIN := .venv/bin
+PYTEST := RAY_USAGE_STATS_ENABLED=0 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 HF_HUB_DISABLE_TELEMETRY=1 \
+	HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 $(BIN)/python -m pytest
 # Wheels that pip has been told to look for in a folder or on a page (the CPU build of torch, often).
 FIND_LINKS = $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 
@@ -18,8 +20,11 @@ serve: venv  ## Serve $(CONFIG) on this machine until Ctrl-C
 
 test: lint  ## Check the code and run the tests
 	@echo "== tests"
-	@RAY_USAGE_STATS_ENABLED=0 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 HF_HUB_DISABLE_TELEMETRY=1 \
-	HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 $(BIN)/python -m pytest
+	@$(PYTEST)
+
+test-slow: venv  ## Run the tests that take minutes each
+	@echo "== slow tests"
+	@$(PYTEST) -m slow
 
 lint: venv  ## Check style, format and types
 	@echo "== ruff check"

@@ -160,7 +160,7 @@ async def generate_all(
     return [output for output, _ in done], [stats for _, stats in done]
 
 
-@pytest.mark.parametrize(("window", "rows"), [(32, 4), (32, 1), (16, 4), (64, 2)])
+@pytest.mark.parametrize(("window", "rows"), [(32, 4), (32, 1), (64, 2), pytest.param(16, 4, marks=pytest.mark.slow)])
 async def test_drafter_independence(tiny_path: str, window: int, rows: int) -> None:
     async with verifier(tiny_path, window, rows) as engine:
         canonical, alone = await generate_all(engine, 48, [None] * 4)

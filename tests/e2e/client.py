@@ -9,7 +9,8 @@ import numpy as np
 import openai
 
 VOCABULARY = 49152
-REQUEST_S = 180.0
+REQUEST_S = 240.0
+"""Longer than the server itself takes to give up."""
 
 Prompt = str | list[int]
 
@@ -38,11 +39,12 @@ class Transcript:
     stop_reason: int | str | None = None
 
     def add(self, choice: Any) -> None:
-        self.token_ids += choice.token_ids or []
+        self.token_ids += getattr(choice, "token_ids", None) or []
         self.logprobs += _logprobs(choice)
         self.text += _text(choice)
         self.finish_reason = choice.finish_reason or self.finish_reason
-        self.stop_reason = choice.stop_reason if choice.stop_reason is not None else self.stop_reason
+        stop_reason = getattr(choice, "stop_reason", None)
+        self.stop_reason = stop_reason if stop_reason is not None else self.stop_reason
 
     def answer(self, usage: Any) -> Answer:
         bits = np.asarray(self.logprobs, dtype=np.float32)

@@ -154,7 +154,7 @@ class Cluster:
 
 @contextmanager
 def ray_cluster() -> Iterator[Cluster]:
-    """A local Ray of our own, whatever else runs on this machine, on 127.0.0.1."""
+    """A local Ray of our own, whatever else runs on this machine."""
     cluster = Cluster(free_port(), free_port())
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}.items():
@@ -167,7 +167,6 @@ def ray_cluster() -> Iterator[Cluster]:
             num_cpus=4,
             include_dashboard=False,
             log_to_driver=bool(os.environ.get("LLM42_TEST_LOGS")),
-            _node_ip_address="127.0.0.1",
             _metrics_export_port=cluster.metrics_port,
             _system_config={"metrics_report_interval_ms": 1000},
         )

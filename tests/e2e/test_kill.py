@@ -93,6 +93,7 @@ async def test_kill_the_fast_path(cluster: Cluster, client: Client, canonical: A
     assert await client.complete(PROMPT, LENGTH) == canonical
 
 
+@pytest.mark.slow
 async def test_kill_both(cluster: Cluster, client: Client, canonical: Answer) -> None:
     said = Transcript()
     following = asyncio.create_task(follow(client, said))
