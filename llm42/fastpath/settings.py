@@ -24,7 +24,13 @@ def fastpath_engine_args(config: Config, model_path: str) -> dict[str, Any]:
         "disable_log_stats": True,
     }
     if current_platform.is_cpu():
-        args |= {"enforce_eager": True, "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES}
+        args |= {
+            "enforce_eager": True,
+            "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
+            # vLLM 0.32 winds a seeded request's generator back after a partial prefill, which no CPU generator can:
+            # one long prompt with a seed would end the engine.
+            "enable_chunked_prefill": False,
+        }
     return args | config.fast_path.engine
 
 

@@ -85,6 +85,12 @@ def admit(body: Mapping[str, Any], endpoint: Endpoint, mode: Mode, generation_co
 
 
 def _flag(body: Mapping[str, Any]) -> bool | None:
+    for name in body:
+        if name != FLAG and name.strip().lower().replace("-", "_").replace("_", "") == FLAG.replace("_", ""):
+            raise Refused(name, f"{name} is not a parameter: did you mean {FLAG}?")
+    wrapped = body.get("extra_body")
+    if isinstance(wrapped, Mapping) and FLAG in wrapped:
+        raise Refused("extra_body", f"extra_body belongs to the Python client: send {FLAG} at the top level")
     extra = body.get("vllm_xargs")
     said = [body.get(FLAG), extra.get(FLAG) if isinstance(extra, Mapping) else None]
     values = set()
@@ -132,7 +138,7 @@ def _remedy(name: str, value: Any, body: Mapping[str, Any], endpoint: Endpoint) 
     if name == {"completions": "logprobs", "chat": "top_logprobs"}[endpoint]:
         # Greedy: the chosen token is the top one, so a completion's `logprobs: 1` asks for nothing more.
         most = 1 if endpoint == "completions" else 0
-        return None if isinstance(value, int) and value <= most else f"send at most {most} (the chosen token's)"
+        return None if isinstance(value, int) and 0 <= value <= most else f"send at most {most} (the chosen token's)"
     if name in _FREE or name in _FREE_OF[endpoint]:
         return None
     neutral = _NEUTRAL.get(name)

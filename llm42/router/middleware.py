@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llm42.router.admission import Endpoint, Mode, Refused, admit
+from llm42.router.admission import FLAG, Endpoint, Mode, Refused, admit
 
 ENDPOINTS: dict[str, Endpoint] = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -58,7 +58,7 @@ class DeterminismMiddleware:
 
     def _settle(self, body: bytes, endpoint: Endpoint) -> bytes:
         try:
-            fields = json.loads(body)
+            fields = json.loads(body, object_pairs_hook=_without_doubt)
         except ValueError:
             return body  # vLLM's own validation says what is wrong with it
         if not isinstance(fields, dict):
@@ -75,6 +75,15 @@ class DeterminismMiddleware:
                 return None
             chunks.append(chunk)
         return b"".join(chunks)
+
+
+def _without_doubt(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON lets a name stand twice, and the last one wins: not where it would settle determinism."""
+    fields = dict(pairs)
+    for name in (FLAG, "vllm_xargs"):
+        if name in fields and sum(key == name for key, _ in pairs) > 1:
+            raise Refused(name, f"{name} is given twice")
+    return fields
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -141,6 +141,19 @@ async def test_longest_prompt_that_fits(engine: DraftEngine) -> None:
     engine.close(mailbox)
 
 
+async def test_seeded_sampling_of_many_long_prompts_at_once(engine: DraftEngine) -> None:
+    """More than one step's budget. Prefilled in parts, a seeded request would end the engine on a CPU."""
+    mailbox = open_mailbox(engine, "seeded")
+    requests = [greedy(f"r{i}", prompt(10 + i, MAX_MODEL_LEN - 8), 4) for i in range(12)]
+    for request in requests:
+        request.sampling_params.temperature, request.sampling_params.seed = 1.0, 3
+    engine.submit(mailbox, requests)
+    finished = await read(mailbox, len(requests))
+    assert {(len(tokens), reason) for tokens, reason in finished.values()} == {(4, "length")}
+    engine.check()
+    engine.close(mailbox)
+
+
 async def test_streams_are_isolated(engine: DraftEngine, expected: list[list[int]]) -> None:
     """Two routers may use the same ids; one that goes away takes only its own requests along."""
     left, right = open_mailbox(engine, "a"), open_mailbox(engine, "b")

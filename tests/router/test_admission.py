@@ -50,6 +50,17 @@ def test_malformed_flag(value: Any) -> None:
     assert refused.value.param == FLAG
 
 
+@pytest.mark.parametrize("name", ["isDeterministic", "Is_Deterministic", "is-deterministic", "is_deterministic "])
+def test_near_misses_of_the_flag_are_told(name: str) -> None:
+    with pytest.raises(Refused, match="did you mean is_deterministic"):
+        settle({**GREEDY, name: True})
+
+
+def test_the_clients_own_wrapper_is_told() -> None:
+    with pytest.raises(Refused, match="at the top level"):
+        settle({**GREEDY, "extra_body": {FLAG: True}})
+
+
 def test_contradicting_flags() -> None:
     with pytest.raises(Refused, match="differ"):
         settle({**GREEDY, FLAG: True, "vllm_xargs": {FLAG: 0}})
@@ -75,6 +86,7 @@ def test_contradicting_flags() -> None:
         ("logprob_token_ids", [1]),
         ("logprobs", 2),
         ("logprobs", "1"),
+        ("logprobs", -1),
         ("use_beam_search", True),
         ("prompt_embeds", "AAAA"),
         ("cache_salt", "s"),

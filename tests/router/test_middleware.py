@@ -57,6 +57,19 @@ async def test_a_refusal_is_an_openai_error() -> None:
     assert (error["param"], error["type"], error["code"]) == ("temperature", "BadRequestError", 400)
 
 
+@pytest.mark.parametrize(
+    "twice",
+    [
+        b'"is_deterministic": true, "is_deterministic": false',
+        b'"vllm_xargs": {"is_deterministic": 1}, "vllm_xargs": {}',
+    ],
+)
+async def test_a_flag_that_is_given_twice(twice: bytes) -> None:
+    got, answered = await post("/v1/completions", b'{"prompt": "x", "temperature": 0, ' + twice + b"}")
+    assert got is None
+    assert b"given twice" in answered[1]["body"]
+
+
 async def test_too_large_a_body() -> None:
     got, answered = await post("/v1/completions", b" " * (MAX_BODY_BYTES + 1))
     assert got is None
