@@ -129,6 +129,8 @@ class Launch:
             "--block",
             f"--node-ip-address={host}",
             f"--port={port}",
+            # Its own, or the next `serve run` on this machine would look for this Ray long after it has gone.
+            f"--temp-dir={self._logs / 'ray'}",
             # The defaults of these two are fixed ports, which another Ray on this machine may hold.
             f"--ray-client-server-port={_free_port(host)}",
             "--dashboard-agent-listen-port=0",

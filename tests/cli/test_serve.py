@@ -100,6 +100,8 @@ def test_up_and_down(tmp_path: Path, ray_folder: str) -> None:
             launcher.send_signal(signal.SIGINT)
             assert launcher.wait(timeout=DOWN_S) == 0
             assert not started & processes().keys()
+            # Ray notes its address where the next `serve run` looks for a Ray to join, and leaves the note behind.
+            assert not list(Path(ray_folder).rglob("ray_current_cluster"))
             progress = (tmp_path / "progress").read_text()
             assert "llm42/Engine: 1 running" in progress
             assert progress.endswith("SIGINT: stopping\nstopped\n")
