@@ -43,7 +43,7 @@ def build(args: dict[str, Any]) -> Application:
             max_ongoing_requests=max_ongoing,
             ray_actor_options={
                 **actor_resources(settings, gpus=gpus),
-                "runtime_env": {"env_vars": {**offline, **env, **settings.env}},
+                "runtime_env": {"env_vars": {**offline, **env}},
             },
             logging_config={"enable_access_log": False},  # one line for each replay, and two a second when idle
             request_router_config=RequestRouterConfig(request_router_class=PinnedRouter),

@@ -113,14 +113,14 @@ class DraftEngine:
     def _run(self, make_core: Callable[[], EngineCore], started: "Future[EngineCore]") -> None:
         try:
             core = make_core()
-        except BaseException as error:
+        except BaseException as error:  # raised again in the constructor, which waits for it
             started.set_exception(error)
             return
         started.set_result(core)
         try:
             while self._take_commands(core):
                 self._step(core)
-        except Exception as error:
+        except Exception as error:  # told to every stream, and to Serve by check()
             logger.exception("The engine died")
             self._end(EngineDead(f"the engine died: {type(error).__name__}: {error}"))
         else:

@@ -89,7 +89,7 @@ class DeterministicRequest:
             return
         try:
             self._apply(method(*args, **kwargs))
-        except BaseException as error:
+        except BaseException as error:  # raised again in run()
             self._finished.set_exception(error)
 
     # -- verifier ------------------------------------------------------------------------------------
