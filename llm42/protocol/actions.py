@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from llm42.protocol.messages import ReplayReply, token_digest
-
 
 class Finish(Enum):
     """Why a request ended, by committed tokens alone."""
@@ -39,15 +37,6 @@ class Verify:
     start: int
     count: int
     """Canonical tokens expected: one for each position from ``start`` to the end of ``tokens``."""
-
-    def answered_by(self, reply: ReplayReply) -> bool:
-        """Whether ``reply`` answers this very question (a late one, or one for other tokens, does not)."""
-        return (
-            reply.start == self.start
-            and len(reply.tokens) == len(reply.ranks) == self.count
-            and len(reply.logprobs) == 4 * self.count
-            and reply.digest == token_digest(self.tokens)
-        )
 
 
 @dataclass(frozen=True, slots=True)

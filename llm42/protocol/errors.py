@@ -14,7 +14,18 @@ class VerifierBusy(ReplayError):
 
 
 class FingerprintMismatch(ReplayError):
-    """This verifier computes other bits than the caller builds on: ask another pool."""
+    """This verifier computes other bits than the caller builds on: ask another pool.
+
+    ``replica_id`` and ``fingerprint`` are those of the verifier, where it knows.
+    """
+
+    def __init__(self, message: str, replica_id: str = "", fingerprint: str = "") -> None:
+        super().__init__(message, replica_id, fingerprint)  # all of them: they are what is pickled
+        self.replica_id = replica_id
+        self.fingerprint = fingerprint
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ReplayImpossible(ReplayError):

@@ -5,7 +5,10 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from llm42.protocol.selection import GREEDY, Selection
+
 TOKEN_TYPECODE = "i"  # int32, native order: what the verifier hands to the model
+_TOKEN_BYTES = array(TOKEN_TYPECODE).itemsize
 
 
 def pack_tokens(tokens: Iterable[int]) -> bytes:
@@ -41,6 +44,13 @@ class ReplayRequest:
     """First position whose next token is asked for; ``0 <= start < n``."""
     fingerprint: str | None = None
     """The fingerprint that the caller builds on; None accepts any (the first call of a request)."""
+    selection: Selection = GREEDY
+    fresh: bool = False
+    """Compute everything anew, in other rows than usual, and leave nothing in the cache: to audit an answer."""
+
+    def answered_by(self, reply: "ReplayReply") -> bool:
+        """See :meth:`ReplayReply.answers`."""
+        return reply.answers(self.tokens, self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +74,13 @@ class ReplayReply:
     """Rows of a replay pass that found no work when this reply left: room to verify earlier."""
     replica_id: str = ""
     """Who answered: its cache holds this sequence, so ask it again. A hint, not part of the answer."""
+
+    def answers(self, tokens: bytes, start: int) -> bool:
+        """Whether this answers that very question (a late reply, or one for other tokens, does not)."""
+        count = len(tokens) // _TOKEN_BYTES - start
+        return (
+            self.start == start
+            and len(self.tokens) == len(self.ranks) == count
+            and len(self.logprobs) == 4 * count
+            and self.digest == token_digest(tokens)
+        )

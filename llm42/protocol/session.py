@@ -118,9 +118,10 @@ class Session:
 
     def verified(self, call: int, reply: ReplayReply) -> list[Action]:
         """The reply to ``Verify`` number ``call``. One that does not answer the open question is ignored."""
-        if self.finished or self._call is None or call != self._call.call or not self._call.answered_by(reply):
+        asked = self._call
+        if self.finished or asked is None or call != asked.call or not reply.answers(asked.tokens, asked.start):
             return []
-        sent = self._call.count - 1
+        sent = asked.count - 1
         self._call, self._idle = None, reply.idle_rows > 0
         canonical, finish = self._canonical(reply.tokens, sent)
         self._tokens += canonical

@@ -1,5 +1,5 @@
 """How a token is chosen from logits: one function, pure, in torch only."""
 
-from llm42.sampling.select import SELECT_VERSION, Selected, select
+from llm42.sampling.select import SELECT_VERSION, Selected, choose, select
 
-__all__ = ["SELECT_VERSION", "Selected", "select"]
+__all__ = ["SELECT_VERSION", "Selected", "choose", "select"]

@@ -5,8 +5,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SELECT_VERSION = 1
+from llm42.protocol.selection import GREEDY, Selection
+from llm42.sampling.cutoffs import cut
+from llm42.sampling.noise import noise_keys
+from llm42.sampling.nucleus import race_in_nucleus
+from llm42.sampling.race import race
+
+SELECT_VERSION = 2
 """Part of the fingerprint: raise it with any change that may move a bit of :func:`select`'s answer."""
+
+_IN_CACHE = 1 << 19
+"""Logits that a CPU works on at once: what it makes of them then stays in its cache. No row knows of another."""
+_SMALLEST, _LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 
 
 class Selected(NamedTuple):
@@ -22,15 +32,41 @@ class Selected(NamedTuple):
     """[W] bool: the row has no NaN, no +inf, and is not all -inf."""
 
 
-def select(logits: Tensor) -> Selected:
-    """Greedy choice from ``logits`` [W, V] in any floating type; ties go to the lowest id.
+def select(logits: Tensor, selection: Selection = GREEDY, start: int = 0) -> Selected:
+    """The choice of ``selection`` from ``logits`` [W, V] of any floating type, for each row on its own.
 
-    Always called with whole windows, so that its shape says nothing about the request.
+    Row s holds the logits at position ``start + s`` of the sequence, so that the token it chooses stands one further
+    on; the noise belongs to that position. Logprobs and ranks are those of the logits as given, whatever the selection.
     """
     logits = logits.float()
-    best, tokens = logits.max(dim=-1)  # the first maximum; NaN counts as the largest
+    tokens, valid = choose(logits, selection, start)
     logprobs = logits.log_softmax(dim=-1)
     chosen = logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
     # Counted in fp32, exact below 2**24, in place: a [W, V] of booleans summed as int64 costs more than all the rest.
-    ranks = torch.ge(logits, best.unsqueeze(-1), out=logprobs).sum(dim=-1).long()
-    return Selected(tokens, chosen, ranks, best.isfinite())
+    ranks = torch.ge(logits, logits.gather(-1, tokens.unsqueeze(-1)), out=logprobs).sum(dim=-1).long()
+    return Selected(tokens, chosen, ranks, valid)
+
+
+def choose(logits: Tensor, selection: Selection, start: int) -> tuple[Tensor, Tensor]:
+    """``tokens`` and ``valid`` of :func:`select` alone, which is all that a drafter needs; ``logits`` are fp32.
+
+    Greedy ties, and those between equal sums of log-probability and noise, go to the lowest id.
+    """
+    best, tokens = logits.max(dim=-1, keepdim=True)  # the first maximum; NaN counts as the largest
+    valid = best.isfinite().squeeze(-1)
+    if selection.greedy:
+        return tokens.squeeze(-1), valid
+    keys = noise_keys(selection.seed, start + 1, len(logits)).to(logits.device)
+    at_once = max(1, _IN_CACHE // logits.shape[-1]) if logits.device.type == "cpu" else len(logits)
+    parts = [slice(first, first + at_once) for first in range(0, len(logits), at_once)]
+    return torch.cat([_sample(logits[part], best[part], keys[part], selection) for part in parts]), valid
+
+
+def _sample(logits: Tensor, best: Tensor, keys: Tensor, selection: Selection) -> Tensor:
+    # A factor, since devices divide by a scalar in different ways; finite and not 0, so that 0 * inf does not happen.
+    sharpness = min(max(1 / selection.temperature, _SMALLEST), _LARGEST)
+    gaps = (best - logits).mul_(sharpness)
+    gaps[~best.isfinite().squeeze(-1)] = 0.0  # anything but NaN
+    kept = cut(gaps, selection.min_p, selection.top_k)
+    won = race(kept, keys) if selection.top_p == 1 else race_in_nucleus(kept, keys, selection.top_p)
+    return won.ids.squeeze(-1).long()
