@@ -1,12 +1,13 @@
 """The Serve application: ``import_path: llm42.app:build`` in a Serve YAML, with a :class:`Config` as ``args``."""
 
 import logging
+import uuid
 from typing import Any
 
 import ray
 from ray import serve
 from ray.serve import Application
-from ray.serve.config import RequestRouterConfig
+from ray.serve.config import BackpressureConfig, RequestRouterConfig
 
 from llm42.config import Pool, read_config
 from llm42.environment import OFFLINE_ENV, router_env
@@ -16,8 +17,9 @@ from llm42.internals import require_ray
 from llm42.internals.pinned_router import PinnedRouter
 from llm42.models import resolve_model
 from llm42.preflight import require_servable
-from llm42.resources import actor_resources, require_resources
+from llm42.resources import actor_resources, may_grow, require_resources
 from llm42.router.deployment import Router
+from llm42.router.overload import RETRY_AFTER_S
 from llm42.verifier.deployment import Verifier
 from llm42.verifier.settings import verifier_env
 
@@ -33,7 +35,7 @@ def build(args: dict[str, Any]) -> Application:
     verifier_on_gpu = actor_resources(config.verifier, gpus=gpus)["num_gpus"] > 0
     model_path = resolve_model(config.model)
     require_servable(config, model_path)
-    require_resources(config, cluster)
+    require_resources(config, cluster, growing=may_grow(ray.nodes()))
     offline = OFFLINE_ENV if model_path != config.model else {}
 
     def pool(part: type, settings: Pool, env: dict[str, str], *, max_ongoing: int) -> Any:
@@ -62,10 +64,17 @@ def build(args: dict[str, Any]) -> Application:
     router = serve.deployment(serve.ingress()(Router)).options(
         name="Router",
         num_replicas=config.router.replicas,
+        # The router itself refuses what is too much. These are for one that does not keep up even with refusing.
         max_ongoing_requests=2 * config.router.max_requests,
+        max_queued_requests=config.router.max_requests,
+        backpressure_config=BackpressureConfig(retry_after_s=RETRY_AFTER_S),
         ray_actor_options={"num_cpus": 0, "runtime_env": {"env_vars": {**offline, **router_env()}}},
         health_check_period_s=5,
         health_check_timeout_s=30,
-        graceful_shutdown_timeout_s=10,
+        # Long enough for what it has begun to end by itself, or with a clear error where the pool has changed.
+        graceful_shutdown_timeout_s=config.timeouts.verify_s + 10,
     )
-    return router.bind(config, fast_path.bind(config), verifier.bind(config))
+    # One for each deploy: verifiers that replace others later are held to the first one's fingerprint, and a new deploy
+    # may bring another.
+    pool_id = uuid.uuid4().hex
+    return router.bind(config, fast_path.bind(config), verifier.bind(config, pool_id))

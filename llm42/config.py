@@ -104,6 +104,19 @@ class Timeouts(Frozen):
     control_s: float = Field(10, gt=0, description="A control call: submit, abort, discover.")
 
 
+class Audit(Frozen):
+    """How a verifier shows that its kernels can carry the guarantee. There is no way around it."""
+
+    start: Literal["quick", "full"] = Field(
+        "quick",
+        description="Audit of a verifier before it serves; a failure refuses to start. quick: seconds; full: some "
+        "ten times as many passes.",
+    )
+    share: float = Field(
+        0.01, ge=0, le=1, description="Share of the deterministic requests that are replayed again, once answered."
+    )
+
+
 class Config(Frozen):
     """Everything that `serve run` reads from ``args``."""
 
@@ -128,6 +141,7 @@ class Config(Frozen):
     verifier: Verifier = Field(default_factory=Verifier)
     router: Router = Field(default_factory=Router)
     timeouts: Timeouts = Field(default_factory=Timeouts)
+    audit: Audit = Field(default_factory=Audit)
 
     @model_validator(mode="before")
     @classmethod

@@ -7,9 +7,12 @@ Exported through ``ray.serve.metrics``: on each node's metrics port as ``ray_llm
 import logging
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llm42.protocol import SessionStats
+
+if TYPE_CHECKING:
+    from llm42.verifier.audit.report import AuditReport
 
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 logger = logging.getLogger("ray.serve")
@@ -55,6 +58,11 @@ MODEL_SECONDS = Metric("llm42_verify_model_seconds", "histogram", "Of which forw
 WAIT_SECONDS = Metric("llm42_verify_wait_seconds", "histogram", "Time a replay request waited for its first row.")
 REPLAY_SECONDS = Metric("llm42_replay_seconds", "histogram", "Time of a replay as the router sees it.")
 PAGES = Metric("llm42_window_cache_pages", "counter", "Window cache pages, by event: hit, miss, eviction.", ("event",))
+AUDITS = Metric(
+    "llm42_audits", "counter", "Answers replayed again, by outcome; any mismatch is an alarm.", ("outcome",)
+)
+AUDIT_SECONDS = Metric("llm42_start_audit_seconds", "histogram", "Time of a start-up audit that passed.")
+REFUSED = Metric("llm42_verifiers_refused", "counter", "Verifiers refused before they served, by why.", ("reason",))
 
 CATALOGUE = tuple(value for value in vars().values() if isinstance(value, Metric))
 
@@ -77,6 +85,16 @@ class RouterMetrics:
     def failover(self, reason: str) -> None:
         FAILOVERS.add(1)
         logger.warning("replay tried again: %s", reason)
+
+    def audited(self, outcome: Literal["confirmed", "mismatch", "skipped", "unanswered"], reason: str = "") -> None:
+        AUDITS.add(1, outcome=outcome)
+        if outcome == "mismatch":
+            logger.critical("DETERMINISM IS BROKEN: %s", reason)
+        elif outcome == "unanswered":
+            logger.warning("an audit got no answer: %s", reason)
+
+    def uncondemned(self, replica_id: str, reason: str) -> None:
+        logger.error("verifier %s could not be told that it is condemned: %s", replica_id, reason)
 
     def crashed(self, request_id: str, error: BaseException) -> None:
         logger.error("request %s failed on a bug", request_id, exc_info=error)
@@ -101,3 +119,9 @@ class VerifierMetrics:
         PAGES.add(hits, event="hit")
         PAGES.add(misses, event="miss")
         PAGES.add(evictions, event="eviction")
+
+    def on_audit(self, report: "AuditReport") -> None:
+        AUDIT_SECONDS.observe(report.seconds)
+
+    def refused(self, reason: str) -> None:
+        REFUSED.add(1, reason=reason)

@@ -1,9 +1,15 @@
-"""What the engines need of a cluster, and whether it has that."""
+"""What the engines need of a cluster, and whether it has that, or may come to."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llm42.config import Config, Pool
+
+NODE_GROUP = "ray.io/node-group"
+"""Ray's label of a node that was started as one of a group, by KubeRay or Ray's cluster launcher: they start others."""
+
+logger = logging.getLogger("ray.serve")
 
 
 def actor_resources(pool: Pool, *, gpus: bool) -> dict[str, Any]:
@@ -15,21 +21,40 @@ def actor_resources(pool: Pool, *, gpus: bool) -> dict[str, Any]:
     return {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": pool.resources}
 
 
-def require_resources(config: Config, cluster: Mapping[str, float]) -> None:
-    """``cluster`` is what Ray has found, by resource name.
+def may_grow(nodes: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether nodes may join by themselves: pods that still start, or those of an autoscaler.
 
-    Raises ValueError if the engines need more than that: Serve would wait for it without an end.
+    ``nodes`` as in ``ray.nodes()``.
     """
+    return any(node["Alive"] and NODE_GROUP in node["Labels"] for node in nodes)
+
+
+def require_resources(config: Config, cluster: Mapping[str, float], *, growing: bool = False) -> None:
+    """``cluster`` is what Ray has found, by resource name; ``growing``: more may come.
+
+    Raises ValueError if the engines need more than that and no more may come: Serve would wait for it without an end.
+    On a cluster that may grow that is a warning; but whether the engines compute on GPUs must be said there, as those
+    that have joined so far do not tell.
+    """
+    pools = {"fast_path": config.fast_path, "verifier": config.verifier}
+    if growing and (silent := [f"{name}.num_gpus" for name, pool in pools.items() if pool.num_gpus is None]):
+        raise ValueError(
+            f"{' and '.join(silent)} must be set on a cluster whose nodes come later: without it an engine computes on "
+            "a GPU only if one has joined by now. 0 means CPUs"
+        )
     gpus = cluster.get("GPU", 0) > 0
     wanted: dict[str, float] = {}
-    for pool in (config.fast_path, config.verifier):
+    for pool in pools.values():
         needs = actor_resources(pool, gpus=gpus)
         for name, amount in {"CPU": needs["num_cpus"], "GPU": needs["num_gpus"], **needs["resources"]}.items():
             wanted[name] = wanted.get(name, 0) + amount * pool.replicas
     for name, amount in wanted.items():
         if amount > cluster.get(name, 0):
-            raise ValueError(
+            shortage = (
                 f"fast_path.replicas is {config.fast_path.replicas} and verifier.replicas is "
                 f"{config.verifier.replicas}: together they need {amount:g} {name}, but Ray has found "
-                f"{cluster.get(name, 0):g}. Use fewer replicas or threads, or set num_cpus / num_gpus of the pools"
+                f"{cluster.get(name, 0):g}. "
             )
+            if not growing:
+                raise ValueError(f"{shortage}Use fewer replicas or threads, or set num_cpus / num_gpus of the pools")
+            logger.warning("%sWaiting for nodes to join", shortage)

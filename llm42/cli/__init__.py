@@ -6,7 +6,9 @@ Ray, vLLM and torch are imported by the commands that need them, when they need 
 import typer
 
 from llm42.cli.check import check
+from llm42.cli.fingerprint import fingerprint
 from llm42.cli.model import model
+from llm42.cli.receipt import receipt
 from llm42.cli.serve import serve
 
 __all__ = ["main"]
@@ -19,4 +21,6 @@ main = typer.Typer(
 )
 main.command()(serve)
 main.command()(check)
+main.command()(fingerprint)
 main.add_typer(model, name="model")
+main.add_typer(receipt, name="receipt")

@@ -12,7 +12,7 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
 
-def _api_base(url: str) -> str:
+def api_base(url: str) -> str:
     """The URL with ``/v1``, where it names no path of its own."""
     try:
         parts = urlsplit(url)
@@ -35,7 +35,7 @@ def _finite(seconds: float) -> float:
     return seconds
 
 
-def _header_value(key: str | None) -> str | None:
+def header_value(key: str | None) -> str | None:
     if key is not None and not (key.isascii() and key.isprintable()):
         raise typer.BadParameter("the key has characters that no HTTP header can carry")
     return key
@@ -45,7 +45,7 @@ def check(
     base_url: Annotated[
         str,
         typer.Option(
-            callback=_api_base,
+            callback=api_base,
             help="The server, e.g. http://127.0.0.1:8000 (/v1 is added if no path is given).",
         ),
     ],
@@ -58,7 +58,7 @@ def check(
         typer.Option("--ordinary", help="Do not ask for deterministic answers (other servers; negative control)."),
     ] = False,
     model: Annotated[str | None, typer.Option(help="By default the first of /v1/models.")] = None,
-    api_key: Annotated[str | None, typer.Option(callback=_header_value, help="Sent as bearer token.")] = None,
+    api_key: Annotated[str | None, typer.Option(callback=header_value, help="Sent as bearer token.")] = None,
     timeout: Annotated[float, typer.Option(min=0.001, callback=_finite, help="Seconds for one completion.")] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:

@@ -36,14 +36,14 @@ class FastPath:
         from llm42.fastpath.engine import DraftEngine
         from llm42.fastpath.settings import fastpath_engine_args
         from llm42.internals.core_steps import max_num_seqs
-        from llm42.internals.engine_core import make_engine_core
+        from llm42.internals.draft_sampler import make_drafting_core
         from llm42.models import resolve_model
 
         self._replica_id: str = serve.get_replica_context().replica_id.unique_id
         self._lease_s = PATIENCE * config.timeouts.control_s
         self._mailboxes: dict[str, Mailbox] = {}
         args = fastpath_engine_args(config, resolve_model(config.model))
-        self._engine = DraftEngine(partial(make_engine_core, args))
+        self._engine = DraftEngine(partial(make_drafting_core, args))
         self._max_num_seqs = max_num_seqs(self._engine.core)
 
     async def describe(self, stream_ids: Sequence[str] = ()) -> ReplicaInfo:

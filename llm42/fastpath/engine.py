@@ -181,6 +181,8 @@ class DraftEngine:
 
     def _require_sound(self, request: EngineCoreRequest) -> None:
         """What vLLM's frontend checks and its core takes on trust: these would end the engine."""
+        from llm42.internals.draft_sampler import draft_selection
+
         prompt = request.prompt_token_ids
         if not prompt:
             raise ValueError("the prompt has no token ids")
@@ -191,6 +193,7 @@ class DraftEngine:
             )
         if min(prompt) < 0 or max(prompt) >= self._vocab_size:
             raise ValueError(f"a token id is outside [0, {self._vocab_size})")
+        draft_selection(request.sampling_params)
 
     def _abort(self, mailbox: Mailbox, request_ids: Sequence[str]) -> None:
         self._forget(mailbox, {mailbox.prefix + request_id for request_id in request_ids} & mailbox.in_flight)

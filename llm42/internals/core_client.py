@@ -12,7 +12,8 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.core_client import EngineCoreClient
 from vllm.v1.outputs import LogprobsLists
 
-from llm42.protocol import Commit, Finish, StartDraft, StopRules
+from llm42.internals.draft_sampler import draft_extra_args
+from llm42.protocol import Commit, Finish, Selection, StartDraft, StopRules
 
 _FINISH = {Finish.STOP: FinishReason.STOP, Finish.LENGTH: FinishReason.LENGTH, None: None}
 
@@ -39,15 +40,38 @@ def stop_rules(request: EngineCoreRequest) -> StopRules:
     return StopRules(params.max_tokens, eos, stop_ids)
 
 
-def draft_request(request: EngineCoreRequest, request_id: str, order: StartDraft) -> EngineCoreRequest:
-    """The engine request that drafts ``order`` for ``request``: its tokens, and none of its extras."""
+def selection(request: EngineCoreRequest) -> Selection:
+    """How the request's tokens are chosen. Raises ValueError if it samples without a seed."""
+    params = request.sampling_params
+    return Selection.of(params.temperature, params.top_p, params.top_k, params.min_p, params.seed)
+
+
+def choice_of(request: EngineCoreRequest) -> tuple[int, int]:
+    """Which choice of its HTTP request it answers: the number of the prompt, and of the sample among its ``n``.
+
+    vLLM numbers prompts at the end of the id, and samples in front of it; sample i has the request's seed + i.
+    """
+    sample, _, rest = request.request_id.partition("_")
+    _, _, prompt = (request.external_req_id or "").rpartition("-")
+    return int(prompt) if prompt.isdecimal() else 0, int(sample) if sample.isdecimal() and rest else 0
+
+
+def draft_request(
+    request: EngineCoreRequest, request_id: str, order: StartDraft, selection: Selection
+) -> EngineCoreRequest:
+    """The engine request that drafts ``order`` for ``request``: its tokens, and none of its extras.
+
+    vLLM is told to be greedy, and the draft sampler to choose as the verifier will.
+    """
     from vllm.sampling_params import RequestOutputKind
 
     params = request.sampling_params.clone()
+    params.temperature, params.top_p, params.top_k, params.min_p, params.seed = 0.0, 1.0, 0, 0.0, None
+    vars(params).pop("sampling_type", None)  # cached from the values before
     params.max_tokens = order.max_tokens
     params.logprobs = None
     params.stop = []
-    params.extra_args = None
+    params.extra_args = draft_extra_args(selection)
     params.output_kind = RequestOutputKind.DELTA
     return EngineCoreRequest(
         request_id=request_id,
@@ -77,7 +101,7 @@ def commit_output(request: EngineCoreRequest, commit: Commit) -> EngineCoreOutpu
 
 
 def _logprobs(commit: Commit, columns: int) -> LogprobsLists:
-    """[tokens, columns]: the chosen token, and (one more column at most) the top one, which greedy chose."""
+    """[tokens, columns]: the chosen token, and (one more column, if greedy) the top one, which is the same."""
     tokens = np.asarray(commit.tokens, dtype=np.int32)
     logprobs = np.frombuffer(commit.logprobs, dtype=np.float32)
     return LogprobsLists(
@@ -93,7 +117,6 @@ def unsupported(params: Any) -> str | None:
     The middleware has refused these by name already; this is the last gate, on what vLLM made of the request.
     """
     neutral = {
-        "temperature": 0.0,
         "n": 1,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
@@ -108,4 +131,5 @@ def unsupported(params: Any) -> str | None:
     for name in (*absent.split(), "repetition_detection", "watermarking"):
         if getattr(params, name):
             return name
-    return "logprobs" if (params.logprobs or 0) not in (0, 1) else None
+    most = 1 if params.temperature == 0 else 0
+    return "logprobs" if (params.logprobs or 0) not in range(most + 1) else None

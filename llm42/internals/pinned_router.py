@@ -17,6 +17,8 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 
 PIN = "replica_id"
 """Keyword argument of a call that names the replica it must reach."""
+AVOID = "avoid"
+"""Keyword argument of a call that names the replicas it should not reach while there are others."""
 
 
 class PinnedRouter(RequestRouter):  # type: ignore[misc]
@@ -35,4 +37,7 @@ class PinnedRouter(RequestRouter):  # type: ignore[misc]
                 pinned = [replica for replica in candidate_replicas if replica.replica_id.unique_id == pin]
                 if pinned:
                     return [pinned]
+            if avoided := pending_request.kwargs.get(AVOID):
+                others = [replica for replica in candidate_replicas if replica.replica_id.unique_id not in avoided]
+                candidate_replicas = others or candidate_replicas
         return [random.sample(candidate_replicas, min(2, len(candidate_replicas)))]

@@ -10,8 +10,8 @@ Relies on vLLM 0.32.0, model runner V1: ``worker.model_runner`` with ``model``, 
 attends; and block 0 being nobody's (vLLM's null block).
 """
 
+import hashlib
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,9 +19,14 @@ from torch import Tensor
 from vllm.forward_context import set_forward_context
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
+from llm42.internals.facts import worker_facts
 from llm42.internals.served_models import require_served
 from llm42.internals.weights import LOAD_FORMAT  # noqa: F401  importing it registers the loader, here in the worker
+from llm42.protocol.selection import Selection
 from llm42.sampling import Selected, select
+
+DIGEST_BYTES = 16
+"""Of the logits of one slot; see :meth:`ReplayExtension.llm42_digest_pass`."""
 
 
 class ReplayPass:
@@ -108,13 +113,15 @@ class ReplayExtension:
         """
         require_served(self.model_runner)
         self._llm42_pass = ReplayPass(self.model_runner, rows, window, context)
-        return _facts(self.model_runner) if self.rank == 0 else None
+        return worker_facts(self.model_runner) if self.rank == 0 else None
 
     @torch.inference_mode()
     def llm42_replay_pass(
-        self, tokens: bytes, starts: bytes, tables: bytes, asked: list[int]
+        self, tokens: bytes, starts: bytes, tables: bytes, asked: list[int], selections: list[list[Any]]
     ) -> tuple[bytes, bytes, bytes, bytes, list[float]] | None:
         """One pass (see :meth:`ReplayPass.forward`) and the choices of the rows in ``asked``.
+
+        ``selections`` says for each of these how to choose (the fields of a ``Selection``).
 
         Returns, on rank 0, packed per asked row and slot: token ids (int32), logprobs (fp32), ranks (int32),
         validity (one byte); then the seconds spent in the model, in the LM head and in ``select``.
@@ -125,16 +132,27 @@ class ReplayExtension:
         hidden = replay.forward(tokens, starts, tables)
         in_model, in_head, in_select = clock.lap(), 0.0, 0.0
         choices: list[Selected] = []
-        for row in asked:
+        start = _int32(starts)
+        for row, selection in zip(asked, selections, strict=True):
             logits = replay.logits(hidden[row])
             in_head += clock.lap()
             if logits is not None:
-                choices.append(select(logits))
+                choices.append(select(logits, Selection(*selection), int(start[row])))
                 in_select += clock.lap()
         if self.rank != 0:
             return None
         packed = _pack(choices)
         return *packed, [in_model, in_head, in_select + clock.lap()]
+
+    @torch.inference_mode()
+    def llm42_digest_pass(self, tokens: bytes, starts: bytes, tables: bytes, asked: list[int]) -> bytes | None:
+        """The same pass for the audit: on rank 0, for each asked row and slot, :data:`DIGEST_BYTES` that stand for
+        all bits of its logits."""
+        replay = self._llm42_pass
+        assert replay is not None, "llm42_setup has not been called"
+        hidden = replay.forward(tokens, starts, tables)
+        logits = [replay.logits(hidden[row]) for row in asked]
+        return b"".join(_digest(slot) for row in logits if row is not None for slot in row) if self.rank == 0 else None
 
 
 class _Clock:
@@ -158,6 +176,11 @@ def _int32(data: bytes) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.int32)
 
 
+def _digest(logits: Tensor) -> bytes:
+    raw = logits.cpu().contiguous().view(torch.uint8).numpy()
+    return hashlib.blake2b(raw.data, digest_size=DIGEST_BYTES).digest()
+
+
 def _pack(choices: list[Selected]) -> tuple[bytes, bytes, bytes, bytes]:
     if not choices:
         return b"", b"", b"", b""
@@ -168,28 +191,3 @@ def _pack(choices: list[Selected]) -> tuple[bytes, bytes, bytes, bytes]:
         ranks.to(torch.int32).numpy().tobytes(),
         valid.to(torch.uint8).numpy().tobytes(),
     )
-
-
-def _facts(runner: Any) -> dict[str, Any]:
-    builders = [group.get_metadata_builder() for group in runner.attn_groups[0]]
-    device = runner.device
-    return {
-        "weights": runner.model.llm42_weights_digest,
-        "dtype": str(runner.model_config.dtype),
-        "kv_cache_dtype": str(runner.vllm_config.cache_config.cache_dtype),
-        "attention": sorted({group.backend.get_name() for group in runner.attn_groups[0]}),
-        "attention_isa": sorted({str(getattr(builder, "isa", "")) for builder in builders}),
-        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
-        "cpu": _cpu_name(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "cuda": str(torch.version.cuda),
-        "threads": torch.get_num_threads(),
-        "torch": str(torch.__version__),
-    }
-
-
-def _cpu_name() -> str:
-    """The processor's model, where the kernel tells; libraries choose instructions and blocking by it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

@@ -2,7 +2,7 @@
 
 A deterministic request may only ask for what the verifier computes. Anything else is refused by name, never
 quietly downgraded; a field that nobody here knows is refused too. What is listed here was checked to leave
-greedy selection alone: it shapes the prompt, the stop or the response, all of which vLLM's frontend does
+the selection alone: it shapes the prompt, the stop or the response, all of which vLLM's frontend does
 from committed tokens.
 """
 
@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from llm42.protocol.selection import EXTRA_ARG
+
 FLAG = "is_deterministic"
+EXPECTED = "expected_fingerprint"
+RECEIPT = "receipt"
 Endpoint = Literal["completions", "chat"]
 Mode = Literal["off", "seeded", "on"]
 
@@ -18,8 +22,8 @@ _FREE = frozenset(
     """model user seed stream stream_options stream_interval max_tokens stop stop_token_ids ignore_eos
     include_stop_str_in_output skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens
     truncation_side add_special_tokens return_tokens_as_token_ids return_token_ids request_id session_id priority
-    top_p top_k min_p length_penalty metadata store service_tier safety_identifier prompt_cache_key
-    vllm_xargs""".split()
+    temperature top_p top_k min_p length_penalty metadata store service_tier safety_identifier prompt_cache_key
+    vllm_xargs expected_fingerprint receipt""".split()
 )
 _FREE_OF: dict[Endpoint, frozenset[str]] = {
     "completions": frozenset({"prompt"}),
@@ -50,19 +54,24 @@ _DEFAULTS = {"temperature": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0
 
 
 class Refused(Exception):
-    """A 400: ``param`` names the parameter, the message says what would be right."""
+    """``param`` names the parameter, the message says what would be right; ``status`` is HTTP's."""
 
-    def __init__(self, param: str, message: str) -> None:
+    def __init__(self, param: str, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.param = param
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """``body`` is what vLLM's frontend shall see: the flag moved to where it survives."""
+    """``body`` is what vLLM's frontend shall see: the flag moved to where it survives, our own fields gone."""
 
     deterministic: bool
     body: dict[str, Any]
+    expected_fingerprint: str | None = None
+    samples: bool = False
+    """Whether it asks for random choices."""
+    with_receipts: bool = False
 
 
 def admit(body: Mapping[str, Any], endpoint: Endpoint, mode: Mode, generation_config: Mapping[str, Any]) -> Admission:
@@ -72,16 +81,24 @@ def admit(body: Mapping[str, Any], endpoint: Endpoint, mode: Mode, generation_co
         Refused: the request is deterministic and asks for something that is not verified, or the flag
             itself is malformed.
     """
+    extra = body.get("vllm_xargs")
+    if isinstance(extra, Mapping) and EXTRA_ARG in extra:
+        raise Refused(f"vllm_xargs.{EXTRA_ARG}", f"vllm_xargs.{EXTRA_ARG} is for drafts: leave it out")
     flag = _flag(body)
     deterministic = flag if flag is not None else mode == "on" or (mode == "seeded" and body.get("seed") is not None)
+    expected = _expected(body, deterministic)
     if deterministic:
         _require_verifiable(body, endpoint, generation_config)
-    rewritten = {name: value for name, value in body.items() if name != FLAG}
-    extra = rewritten.get("vllm_xargs")
+    rewritten = {name: value for name, value in body.items() if name not in (FLAG, EXPECTED, RECEIPT)}
     if isinstance(extra, Mapping) or (extra is None and deterministic):
         others = {name: value for name, value in (extra or {}).items() if name != FLAG}
         rewritten["vllm_xargs"] = {**others, FLAG: 1} if deterministic else others
-    return Admission(deterministic, rewritten)
+    with_receipts = _receipt(body, deterministic)
+    if with_receipts and body.get("stream"):
+        options = body.get("stream_options")
+        # A stream tells with its usage how many tokens it has sent, and the receipt is for these.
+        rewritten["stream_options"] = {**(options if isinstance(options, Mapping) else {}), "include_usage": True}
+    return Admission(deterministic, rewritten, expected, _samples(body, generation_config), with_receipts)
 
 
 def _flag(body: Mapping[str, Any]) -> bool | None:
@@ -105,12 +122,42 @@ def _flag(body: Mapping[str, Any]) -> bool | None:
     return values.pop() if values else None
 
 
+def _expected(body: Mapping[str, Any], deterministic: bool) -> str | None:
+    value = body.get(EXPECTED)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value:
+        raise Refused(EXPECTED, f"{EXPECTED} must be the system_fingerprint of an earlier answer, got {value!r}")
+    if not deterministic:
+        raise Refused(EXPECTED, f"{EXPECTED} binds deterministic requests only: send {FLAG}: true, or leave it out")
+    return value
+
+
+def _receipt(body: Mapping[str, Any], deterministic: bool) -> bool:
+    value = body.get(RECEIPT)
+    if value is None or value is False:
+        return False
+    if value is not True:
+        raise Refused(RECEIPT, f"{RECEIPT} must be true or false, got {value!r}")
+    if not deterministic:
+        raise Refused(RECEIPT, f"only deterministic requests have receipts: send {FLAG}: true, or leave {RECEIPT} out")
+    prompt = body.get("prompt")
+    several = isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
+    if body.get("stop") and (several or body.get("n") not in (None, 1)):
+        raise Refused(RECEIPT, f"{RECEIPT} with several choices and stop strings: send one prompt and n 1, or no stop")
+    return True
+
+
+def _samples(body: Mapping[str, Any], generation_config: Mapping[str, Any]) -> bool:
+    return bool(_effective("temperature", body, generation_config)[0] != 0)
+
+
 def _require_verifiable(body: Mapping[str, Any], endpoint: Endpoint, generation_config: Mapping[str, Any]) -> None:
     for name in sorted(body.keys() | _DEFAULTS.keys()):
         value, origin = _effective(name, body, generation_config)
         if value is None or name == FLAG or value in _NEUTRAL.get(name, ()):
             continue
-        remedy = _remedy(name, value, body, endpoint)
+        remedy = _remedy(name, value, body, endpoint, _samples(body, generation_config))
         if remedy is not None:
             raise _unverified(name, value, origin, remedy)
     extra = body.get("vllm_xargs")
@@ -129,15 +176,15 @@ def _effective(name: str, body: Mapping[str, Any], generation_config: Mapping[st
     return _DEFAULTS.get(name), "not sent; the default"
 
 
-def _remedy(name: str, value: Any, body: Mapping[str, Any], endpoint: Endpoint) -> str | None:
+def _remedy(name: str, value: Any, body: Mapping[str, Any], endpoint: Endpoint, samples: bool) -> str | None:
     """What to send instead of a value that is not neutral; None if it can be verified as it is."""
-    if name == "temperature":
-        return None if value == 0 and not isinstance(value, bool) else "send temperature 0"
+    if name == "n":  # vLLM itself refuses several greedy ones: they would be equal
+        return None if samples else "send 1"
     if name == "echo" and endpoint == "completions":  # with logprobs, it asks for the prompt's too
         return None if body.get("logprobs") is None else "leave out echo or logprobs"
     if name == {"completions": "logprobs", "chat": "top_logprobs"}[endpoint]:
         # Greedy: the chosen token is the top one, so a completion's `logprobs: 1` asks for nothing more.
-        most = 1 if endpoint == "completions" else 0
+        most = 1 if endpoint == "completions" and not samples else 0
         return None if isinstance(value, int) and 0 <= value <= most else f"send at most {most} (the chosen token's)"
     if name in _FREE or name in _FREE_OF[endpoint]:
         return None

@@ -12,14 +12,17 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreReques
 
 from llm42.config import Config
 from llm42.fastpath.errors import FastPathError
-from llm42.internals.core_client import TextCore, commit_output, stop_rules, unsupported
+from llm42.internals.core_client import TextCore, choice_of, commit_output, selection, stop_rules, unsupported
 from llm42.metrics import RouterMetrics
 from llm42.protocol import Commit, ReplayGrid, Session, VerifyCadence
 from llm42.protocol.errors import ReplayImpossible, ReplayRefused
 from llm42.router.admission import FLAG
+from llm42.router.answer import ANSWER, Answer
+from llm42.router.audit import Auditor
 from llm42.router.background import Background
 from llm42.router.deterministic import DeterministicRequest
 from llm42.router.hub import DraftHub
+from llm42.router.transcript import Transcript
 from llm42.router.verifiers import Unverifiable, VerifierPool
 
 Fail = Callable[[str, HTTPStatus, str], None]
@@ -40,6 +43,7 @@ class RouterCore(TextCore):
         eager = config.cadence.min_candidates if config.cadence.mode == "adaptive" else None
         self._cadence = VerifyCadence(grid, eager)
         self._background = Background(self._crashed)
+        self._auditor = Auditor(verifiers, config.audit.share, self._background, metrics)
         self._outputs: asyncio.Queue[EngineCoreOutput] = asyncio.Queue()  # bounded by run-ahead and admission
         self._sessions: dict[str, asyncio.Task[None]] = {}
         self._placing: dict[str, asyncio.Task[None]] = {}
@@ -54,7 +58,10 @@ class RouterCore(TextCore):
                 message = f"{name} is not verified for deterministic requests yet"
                 self.fail(request.request_id, HTTPStatus.BAD_REQUEST, message)
                 return
-            tasks, work = self._sessions, self._verified(request)
+            if (answer := ANSWER.get()) is None:  # lost on its way: nothing could be said of what is answered
+                self.fail(request.request_id, HTTPStatus.INTERNAL_SERVER_ERROR, "the request has lost its context")
+                return
+            tasks, work = self._sessions, self._verified(request, answer)
         else:
             tasks, work = self._placing, self._ordinary(request)
         tasks[request.request_id] = self._background.spawn(work, name=request.request_id)
@@ -103,13 +110,24 @@ class RouterCore(TextCore):
         finally:
             self._placing.pop(request.request_id, None)
 
-    async def _verified(self, request: EngineCoreRequest) -> None:
+    async def _verified(self, request: EngineCoreRequest, answer: Answer) -> None:
+        chosen = selection(request)
+        choice = choice_of(request)
+        answer.seed = None if chosen.greedy else request.sampling_params.seed - choice[1]
         session = Session(request.prompt_token_ids, stop_rules(request), self._cadence, self._config.max_run_ahead)
+        transcript = Transcript(request.request_id, request.prompt_token_ids, chosen, self._config.window_size)
+        audited = self._auditor.picks()
+        if answer.with_receipts:
+            answer.transcripts[choice] = transcript
 
         def commit(commit: Commit) -> None:
+            if audited or answer.with_receipts:
+                transcript.add(commit)
             self._outputs.put_nowait(commit_output(request, commit))
 
-        driver = DeterministicRequest(request, session, self._hub, self._verifiers, self._config.timeouts, commit)
+        driver = DeterministicRequest(
+            request, session, chosen, answer.pin, self._hub, self._verifiers, self._config.timeouts, commit
+        )
         outcome = "error"
         try:
             await driver.run()
@@ -125,6 +143,8 @@ class RouterCore(TextCore):
         finally:
             self._sessions.pop(request.request_id, None)
             self._metrics.request_done(session.stats, outcome)
+        if audited and transcript.tokens and answer.pin.fingerprint is not None:
+            self._auditor.submit(transcript, driver.verifiers, answer.pin.fingerprint)
 
     def _fail(self, request: EngineCoreRequest, status: HTTPStatus, group: BaseExceptionGroup[Exception]) -> None:
         error: BaseException = group

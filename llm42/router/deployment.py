@@ -4,6 +4,7 @@ import uuid
 from typing import Any
 
 from llm42.config import Config
+from llm42.router.stamp import PLACEHOLDER
 
 
 class Router:
@@ -24,7 +25,10 @@ class Router:
         from llm42.router.core import RouterCore
         from llm42.router.disconnect import DisconnectMiddleware
         from llm42.router.hub import DraftHub
+        from llm42.router.identity import IdentityRoute
         from llm42.router.middleware import DeterminismMiddleware
+        from llm42.router.overload import OverloadMiddleware
+        from llm42.router.receipts import receipts_route
         from llm42.router.verifiers import VerifierPool
 
         config, metrics = self._config, RouterMetrics()
@@ -35,14 +39,20 @@ class Router:
         self._frontend = await make_frontend(self._core, arguments, config.window_size)
         self._core.fail = self._frontend.fail
         self._hub.start()  # not before vLLM is imported: that blocks the loop, and a silent stream is a lost one
+        self._frontend.app.router.routes.append(receipts_route(self._verifiers))
         app = DisconnectMiddleware(self._frontend.app)
-        return DeterminismMiddleware(app, config.determinism, self._frontend.generation_config)
+        defaults = self._frontend.generation_config
+        settled = DeterminismMiddleware(app, config.determinism, defaults, self._fingerprint)
+        identified = IdentityRoute(settled, self._verifiers.describe)
+        return OverloadMiddleware(identified, config.router.max_requests)
+
+    async def _fingerprint(self) -> str:
+        return str((await self._verifiers.describe())["fingerprint"])
 
     def check_health(self) -> None:
         """Raises once this router cannot answer any more; Serve then replaces it."""
-        failure = self._hub.failure or self._verifiers.failure
-        if failure is not None or self._frontend.failed:
-            raise RuntimeError(failure or "vLLM's frontend has failed")
+        if self._hub.failure is not None or self._frontend.failed:
+            raise RuntimeError(self._hub.failure or "vLLM's frontend has failed")
 
     async def in_flight(self) -> dict[str, int]:
         """Deterministic sessions, and requests on the fast path: both 0 on an idle router."""
@@ -65,7 +75,7 @@ def _arguments(config: Config, model_path: str) -> list[str]:
         *(("--max-model-len", str(config.max_model_len)) if config.max_model_len is not None else ()),
         *("--max-num-queued-reqs", str(config.router.max_requests)),
         # vLLM's own names the frontend's configuration, not what computed the answer.
-        *("--fingerprint-mode", "none"),
+        *("--fingerprint-mode", "custom", "--fingerprint-value", PLACEHOLDER),
         "--enforce-eager",
         "--disable-log-stats",
         *config.router.arguments,

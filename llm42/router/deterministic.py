@@ -10,9 +10,9 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from llm42.config import Timeouts
 from llm42.fastpath.errors import FastPathError
 from llm42.internals.core_client import draft_request
-from llm42.protocol import Action, Commit, ReplayRequest, Session, StartDraft, StopDraft, Verify
+from llm42.protocol import Action, Commit, ReplayRequest, Selection, Session, StartDraft, StopDraft, Verify
 from llm42.router.hub import DraftHub
-from llm42.router.verifiers import VerifierPool
+from llm42.router.verifiers import Pin, VerifierPool
 
 RETRY_DRAFT_S = 1.0
 """How long the verifier goes on alone before a lost draft is tried again."""
@@ -21,13 +21,16 @@ RETRY_DRAFT_S = 1.0
 class DeterministicRequest:
     """Runs ``session`` to its end. All methods run on the router's event loop.
 
-    ``commit`` receives every :class:`Commit`, in order. Nothing else ever reaches the client.
+    ``commit`` receives every :class:`Commit`, in order. Nothing else ever reaches the client. ``pin`` may be shared
+    with other requests that must not be answered by another pool.
     """
 
     def __init__(
         self,
         request: EngineCoreRequest,
         session: Session,
+        selection: Selection,
+        pin: Pin,
         hub: DraftHub,
         verifiers: VerifierPool,
         timeouts: Timeouts,
@@ -35,10 +38,14 @@ class DeterministicRequest:
     ) -> None:
         self._request = request
         self._session = session
+        self._selection = selection
+        self._pin = pin
         self._hub = hub
         self._verifiers = verifiers
         self._timeouts = timeouts
         self._commit = commit
+        self.verifiers: set[str] = set()
+        """The replicas that have answered."""
         self._verifier: str | None = None
         self._drafter: str | None = None
         self._stream = 0
@@ -95,9 +102,10 @@ class DeterministicRequest:
     # -- verifier ------------------------------------------------------------------------------------
 
     async def _verify(self, verify: Verify) -> None:
-        request = ReplayRequest(self._request.request_id, verify.tokens, verify.start)
-        reply = await self._verifiers.replay(request, verify.answered_by, self._verifier)
+        request = ReplayRequest(self._request.request_id, verify.tokens, verify.start, selection=self._selection)
+        reply = await self._verifiers.replay(request, request.answered_by, self._verifier, self._pin)
         self._verifier = reply.replica_id or None
+        self.verifiers |= {reply.replica_id} - {""}
         self._apply(self._session.verified(verify.call, reply))
 
     # -- drafter: nothing here can change what is committed -------------------------------------------
@@ -107,7 +115,7 @@ class DeterministicRequest:
 
     async def _draft(self, order: StartDraft) -> None:
         stream = order.stream
-        request = draft_request(self._request, self._draft_id(stream), order)
+        request = draft_request(self._request, self._draft_id(stream), order, self._selection)
         self._watch(stream)
         try:
             self._drafter = await self._hub.submit(

@@ -1,52 +1,75 @@
 """ASGI middleware: settles determinism before vLLM's frontend sees the request.
 
 vLLM's OpenAI layer drops unknown top-level fields without a word, and by the time it has built sampling
-parameters nobody can tell a default from a wish. So the raw JSON body is judged here.
+parameters nobody can tell a default from a wish. So the raw JSON body is judged here, and here the answer learns
+to say what it is (:mod:`llm42.router.stamp`).
 """
 
 import json
-from collections.abc import Mapping
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llm42.router.admission import FLAG, Endpoint, Mode, Refused, admit
+from llm42.router.admission import EXPECTED, FLAG, Admission, Endpoint, Mode, Refused, admit
+from llm42.router.answer import ANSWER, Answer
+from llm42.router.stamp import stamped
+from llm42.router.verifiers import Pin, Unverifiable
 
 ENDPOINTS: dict[str, Endpoint] = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
 MAX_BODY_BYTES = 16 * 1024 * 1024
+DRAWN_SEEDS = 2**53
+"""Seeds that are drawn here stay below this: every JSON reader gives them back exactly."""
+
+CurrentFingerprint = Callable[[], Awaitable[str]]
+"""That of the verifier pool; raises Unverifiable where none answers."""
 
 
 def openai_error(status: int, message: str, *, kind: str, param: str | None) -> JSONResponse:
     return JSONResponse({"error": {"message": message, "type": kind, "param": param, "code": status}}, status)
 
 
+def endpoint_of(scope: Scope) -> Endpoint | None:
+    """Which of the generating endpoints a request is for; None: something else."""
+    if scope["type"] != "http" or scope["method"] != "POST":
+        return None
+    # Under a route prefix, Serve leaves it in the path and names it in root_path.
+    return ENDPOINTS.get(scope.get("path", "").removeprefix(scope.get("root_path", "")))
+
+
 class DeterminismMiddleware:
     """Wraps ``app``; ``generation_config`` holds the model's own sampling defaults."""
 
-    def __init__(self, app: ASGIApp, mode: Mode, generation_config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, app: ASGIApp, mode: Mode, generation_config: Mapping[str, Any], fingerprint: CurrentFingerprint
+    ) -> None:
         self._app = app
         self._mode = mode
         self._generation_config = generation_config
+        self._fingerprint = fingerprint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Under a route prefix, Serve leaves it in the path and names it in root_path.
-        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
-        endpoint = ENDPOINTS.get(path) if scope["type"] == "http" else None
-        if endpoint is None or scope["method"] != "POST":
+        endpoint = endpoint_of(scope)
+        if endpoint is None:
             await self._app(scope, receive, send)
             return
-        body = await self._read(Request(scope, receive))
+        body = await read_body(Request(scope, receive))
         if body is None:
             message = f"the request body is larger than {MAX_BODY_BYTES} bytes"
             await openai_error(413, message, kind="BadRequestError", param=None)(scope, receive, send)
             return
         try:
-            body = self._settle(body, endpoint)
+            answer, body = await self._settle(body, endpoint)
         except Refused as refused:
-            error = openai_error(400, str(refused), kind="BadRequestError", param=refused.param)
+            kind = "BadRequestError" if refused.status == 400 else "PreconditionFailedError"
+            error = openai_error(refused.status, str(refused), kind=kind, param=refused.param)
             await error(scope, receive, send)
+            return
+        except Unverifiable as unknown:
+            await openai_error(503, str(unknown), kind="ServiceUnavailableError", param=EXPECTED)(scope, receive, send)
             return
         except RecursionError:
             message = "the request body is nested too deeply"
@@ -54,27 +77,44 @@ class DeterminismMiddleware:
             return
         headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
-        await self._app({**scope, "headers": headers}, _replay(body, receive), send)
+        token = ANSWER.set(answer)
+        try:
+            await self._app({**scope, "headers": headers}, _replay(body, receive), stamped(send, answer))
+        finally:
+            ANSWER.reset(token)
 
-    def _settle(self, body: bytes, endpoint: Endpoint) -> bytes:
+    async def _settle(self, body: bytes, endpoint: Endpoint) -> tuple[Answer | None, bytes]:
+        """What the answer will have to say (None: it is ordinary), and the body for vLLM."""
         try:
             fields = json.loads(body, object_pairs_hook=_without_doubt)
         except ValueError:
-            return body  # vLLM's own validation says what is wrong with it
+            return None, body  # vLLM's own validation says what is wrong with it
         if not isinstance(fields, dict):
-            return body
-        return json.dumps(admit(fields, endpoint, self._mode, self._generation_config).body).encode()
+            return None, body
+        admission = admit(fields, endpoint, self._mode, self._generation_config)
+        answer = await self._answer(admission) if admission.deterministic else None
+        return answer, json.dumps(admission.body).encode()
 
-    @staticmethod
-    async def _read(request: Request) -> bytes | None:
-        chunks: list[bytes] = []
-        size = 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > MAX_BODY_BYTES:
-                return None
-            chunks.append(chunk)
-        return b"".join(chunks)
+    async def _answer(self, admission: Admission) -> Answer:
+        if admission.samples and admission.body.get("seed") in (None, -1):  # vLLM's ways of leaving it open
+            admission.body["seed"] = secrets.randbelow(DRAWN_SEEDS)
+        expected = admission.expected_fingerprint
+        if expected is not None and (found := await self._fingerprint()) != expected:
+            message = f"{EXPECTED} is {expected}, but this server's verifiers compute as {found}"
+            raise Refused(EXPECTED, message, status=412)
+        return Answer(Pin(expected), with_receipts=admission.with_receipts)
+
+
+async def read_body(request: Request) -> bytes | None:
+    """The whole body; None if it is longer than :data:`MAX_BODY_BYTES`."""
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            return None
+        chunks.append(chunk)
+    return b"".join(chunks)
 
 
 def _without_doubt(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""The router's one place that speaks to the verifier pool."""
+"""The router's one place that speaks to the verifiers."""
 
 import asyncio
+import contextvars
 import itertools
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llm42.config import Timeouts
@@ -13,7 +14,20 @@ from llm42.protocol import ReplayReply, ReplayRequest
 from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible, ReplayRefused, VerifierBusy
 from llm42.router.calls import CallFailed, bounded
 
+GONE_S = 5.0
+"""As long as nobody but verifiers of other pools is met, a pool may still be there; then it is not."""
+DESCRIBED_S = 3.0
+"""How long a verifier's description is good for."""
+
 _BACKOFF_S = (0.05, 0.2, 0.5, 1.0)
+_REMEMBERED = 256
+
+
+@dataclass(slots=True)
+class Pin:
+    """The one fingerprint that an answer comes from: expected from the start, or that of its first reply."""
+
+    fingerprint: str | None = None
 
 
 class Unverifiable(RuntimeError):
@@ -23,35 +37,39 @@ class Unverifiable(RuntimeError):
 class VerifierPool:
     """Asks any verifier, and another one when it does not answer: a repeated replay is harmless.
 
-    A pool has one fingerprint, that of its first answer here; who computes other bits is asked no more.
-    ``handle`` is the Serve handle of the verifier deployment. Calls must be made from tasks with a context of
-    their own (:mod:`llm42.router.background`).
+    ``handle`` is the Serve handle of the verifier deployment. While that changes it may lead to verifiers of two
+    pools, so each answer is pinned to one of them. Calls must be made from tasks with a context of their own
+    (:mod:`llm42.router.background`).
     """
 
     def __init__(self, handle: Any, timeouts: Timeouts, metrics: RouterMetrics) -> None:
         self._handle = handle
         self._timeouts = timeouts
         self._metrics = metrics
-        self._fingerprint: str | None = None
-        self._failure: str | None = None
-
-    @property
-    def failure(self) -> str | None:
-        """Why this pool cannot be used any more from here: it has changed its fingerprint for good."""
-        return self._failure
+        self._fingerprints: dict[str, str] = {}
+        """Of the replicas met last, by id."""
+        self._description: asyncio.Task[dict[str, Any]] | None = None
+        self._described = 0.0
 
     async def replay(
-        self, request: ReplayRequest, answers: Callable[[ReplayReply], bool], prefer: str | None
+        self,
+        request: ReplayRequest,
+        answers: Callable[[ReplayReply], bool],
+        prefer: str | None,
+        pin: Pin,
+        avoid: Collection[str] = (),
     ) -> ReplayReply:
         """The reply to ``request``; one that does not pass ``answers`` counts as no reply.
 
-        ``prefer`` names the verifier whose cache holds the sequence, if any.
+        ``prefer`` names the verifier whose cache holds the sequence, if any; those in ``avoid`` are not asked while
+        there are others. A reply comes from ``pin``'s fingerprint, or settles it.
 
         Raises:
             ReplayRefused, ReplayImpossible: no verifier will ever answer this request.
-            Unverifiable: none answered within ``timeouts.verify_s``.
+            Unverifiable: none answered within ``timeouts.verify_s``, or only those of another pool are left.
         """
         began = time.monotonic()
+        mismatched_since: float | None = None
         error: Exception = CallFailed("no verifier is up")
         try:
             async with asyncio.timeout(self._timeouts.verify_s):
@@ -61,29 +79,83 @@ class VerifierPool:
                         prefer = None
                         await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S)) - 1])
                     try:
-                        reply = await self._ask(request, prefer)
-                    except (CallFailed, VerifierBusy, FingerprintMismatch, ReplayFailed) as failed:
+                        reply = await self._ask(request, prefer, pin, avoid)
+                        if not answers(reply):
+                            raise CallFailed("a verifier answered another question")
+                    except FingerprintMismatch as mismatch:
+                        error = mismatch
+                        mismatched_since = mismatched_since or time.monotonic()
+                        if time.monotonic() - mismatched_since > GONE_S:
+                            raise Unverifiable(
+                                f"the verifiers have changed, none computes as {pin.fingerprint} any more; ask again"
+                            ) from None
+                    except (CallFailed, VerifierBusy, ReplayFailed) as failed:
                         error = failed
-                        continue
-                    if answers(reply):
+                        mismatched_since = None
+                    else:
+                        pin.fingerprint = reply.fingerprint
                         self._metrics.replayed(time.monotonic() - began)
                         return reply
-                    error = CallFailed("a verifier answered another question")
         except TimeoutError:
             pass
-        if isinstance(error, FingerprintMismatch):
-            self._failure = str(error)
         raise Unverifiable(
             f"no verifier answered within {self._timeouts.verify_s:g} s; the last try: {type(error).__name__}: {error}"
         )
 
-    async def _ask(self, request: ReplayRequest, prefer: str | None) -> ReplayReply:
-        reply: ReplayReply = await bounded(
-            self._handle.replay.remote(replace(request, fingerprint=self._fingerprint), replica_id=prefer),
-            self._timeouts.replay_s,
-            *(ReplayRefused, ReplayImpossible, VerifierBusy, FingerprintMismatch, ReplayFailed),
+    async def describe(self) -> dict[str, Any]:
+        """How one of the verifiers describes itself, at most :data:`DESCRIBED_S` ago.
+
+        Raises Unverifiable if none answers within ``timeouts.control_s``. May be called from any context.
+        """
+        task = self._description
+        if task is None or (task.done() and time.monotonic() - self._described > DESCRIBED_S):
+            self._description = task = asyncio.get_running_loop().create_task(
+                self._describe(), context=contextvars.Context()
+            )
+        return await asyncio.shield(task)
+
+    async def _describe(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = await bounded(self._handle.describe.remote(), self._timeouts.control_s)
+        except CallFailed as failed:
+            raise Unverifiable(f"no verifier says what it computes: {failed}") from None
+        finally:
+            self._described = time.monotonic()
+        return found
+
+    async def condemn(self, replica_id: str, reason: str) -> None:
+        """Have a verifier replaced: it must not answer any more."""
+        try:
+            call = self._handle.condemn.remote(reason, replica_id=replica_id)
+            await bounded(call, self._timeouts.control_s)
+        except CallFailed as failed:  # gone already, perhaps; what is sure is said
+            self._metrics.uncondemned(replica_id, str(failed))
+
+    async def _ask(self, request: ReplayRequest, prefer: str | None, pin: Pin, avoid: Collection[str]) -> ReplayReply:
+        others = [replica for replica, found in self._fingerprints.items() if found != pin.fingerprint]
+        call = self._handle.replay.remote(
+            replace(request, fingerprint=pin.fingerprint),
+            replica_id=prefer,
+            avoid=[*avoid, *(others if pin.fingerprint is not None else ())],
         )
-        self._fingerprint = self._fingerprint or reply.fingerprint
-        if reply.fingerprint != self._fingerprint:
-            raise FingerprintMismatch(f"a verifier computes as {reply.fingerprint}, this pool as {self._fingerprint}")
+        try:
+            reply: ReplayReply = await bounded(
+                call,
+                self._timeouts.replay_s,
+                *(ReplayRefused, ReplayImpossible, VerifierBusy, FingerprintMismatch, ReplayFailed),
+            )
+        except FingerprintMismatch as mismatch:
+            self._remember(mismatch.replica_id, mismatch.fingerprint)
+            raise
+        self._remember(reply.replica_id, reply.fingerprint)
+        # Not what was asked for, or others have settled the pin meanwhile.
+        if pin.fingerprint not in (None, reply.fingerprint):
+            raise FingerprintMismatch(f"a verifier computes as {reply.fingerprint}, this answer as {pin.fingerprint}")
         return reply
+
+    def _remember(self, replica_id: str, fingerprint: str) -> None:
+        if not replica_id:
+            return
+        self._fingerprints[replica_id] = fingerprint
+        if len(self._fingerprints) > _REMEMBERED:
+            del self._fingerprints[next(iter(self._fingerprints))]

@@ -1,37 +1,66 @@
 """The Serve replica around one :class:`~llm42.verifier.engine.ReplayEngine`."""
 
+import logging
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from llm42.config import Config
+from llm42.protocol.errors import FingerprintMismatch
 from llm42.protocol.messages import ReplayReply, ReplayRequest
+
+logger = logging.getLogger("ray.serve")
 
 
 class Verifier:
-    """Bound by :mod:`llm42.app`. Start-up loads the model, and fails closed."""
+    """Bound by :mod:`llm42.app`. Start-up loads the model, and fails closed.
 
-    def __init__(self, config: Config) -> None:
+    ``pool`` names those that must compute the same bits: all verifiers of one deploy.
+    """
+
+    def __init__(self, config: Config, pool: str) -> None:
         from ray import serve
 
         from llm42.metrics import VerifierMetrics
         from llm42.models import resolve_model
+        from llm42.verifier.audit.report import AuditFailed
         from llm42.verifier.engine import ReplayEngine
+        from llm42.verifier.pool import PoolMismatch, join_pool
 
-        self._engine = ReplayEngine(config, resolve_model(config.model), observer=VerifierMetrics())
+        metrics = VerifierMetrics()
+        try:
+            self._engine = ReplayEngine(config, resolve_model(config.model), observer=metrics)
+            join_pool(pool, self._engine.parts)
+        except (AuditFailed, PoolMismatch) as refusal:
+            metrics.refused("audit" if isinstance(refusal, AuditFailed) else "fingerprint")
+            logger.error("this verifier is refused: %s", refusal)
+            raise
         self._replica_id: str = serve.get_replica_context().replica_id.unique_id
 
-    async def replay(self, request: ReplayRequest, *, replica_id: str | None = None) -> ReplayReply:
-        """See :meth:`ReplayEngine.replay`. ``replica_id`` is the caller's wish, and any verifier may answer."""
-        return replace(await self._engine.replay(request), replica_id=self._replica_id)
+    async def replay(
+        self, request: ReplayRequest, *, replica_id: str | None = None, avoid: Collection[str] = ()
+    ) -> ReplayReply:
+        """See :meth:`ReplayEngine.replay`. ``replica_id`` and ``avoid`` are the caller's wish where to go
+        (:mod:`llm42.internals.pinned_router`); any verifier of its pool may answer."""
+        try:
+            return replace(await self._engine.replay(request), replica_id=self._replica_id)
+        except FingerprintMismatch as mismatch:
+            raise FingerprintMismatch(str(mismatch), self._replica_id, self._engine.fingerprint) from None
+
+    async def condemn(self, reason: str, *, replica_id: str) -> None:
+        """Answer no more, if this is replica ``replica_id``: an audit has found it wrong. Serve replaces it."""
+        if replica_id == self._replica_id:
+            self._engine.condemn(reason)
 
     async def describe(self) -> dict[str, Any]:
-        """Who this is: replica, fingerprint and what it is made of, the shape of a pass; and how busy it is."""
+        """Who this is: replica, fingerprint and what it is made of, audit, shape of a pass; and how busy it is."""
         shape = self._engine.shape
         pages, pages_free = self._engine.pages
         return {
             "replica_id": self._replica_id,
             "fingerprint": self._engine.fingerprint,
             "parts": self._engine.parts,
+            "audit": self._engine.audit.as_json(),
             "max_model_len": shape.context,
             "window_size": shape.window,
             "verify_batch_size": shape.rows,

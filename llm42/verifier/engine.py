@@ -14,6 +14,7 @@ import numpy as np
 from llm42.config import Config
 from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayRefused
 from llm42.protocol.messages import ReplayReply, ReplayRequest, token_digest
+from llm42.verifier.audit.report import AuditReport
 from llm42.verifier.fingerprint import fingerprint
 from llm42.verifier.jobs import Job
 from llm42.verifier.model import PASS_S, ReplayModel
@@ -35,12 +36,14 @@ class ReplayObserver(Protocol):
     ) -> None: ...
     def on_wait(self, seconds: float) -> None: ...
     def on_cache(self, hits: int, misses: int, evictions: int) -> None: ...
+    def on_audit(self, report: AuditReport) -> None: ...
 
 
 class ReplayEngine:
-    """One verifier. The constructor loads the model (see :class:`ReplayModel`) and blocks.
+    """One verifier. The constructor loads the model (see :class:`ReplayModel`), audits it, and blocks.
 
-    Everything else belongs to one event loop.
+    Raises :class:`~llm42.verifier.audit.report.AuditFailed` if the kernels cannot be trusted. Everything else
+    belongs to one event loop.
     """
 
     def __init__(
@@ -55,8 +58,13 @@ class ReplayEngine:
         self.shape, self.parts = self._model.shape, self._model.parts
         self.fingerprint = fingerprint(self.parts)
 
-        from llm42.internals.block_pool import PagePool  # imports vLLM, so not before the environment is checked
+        # These import vLLM, so not before the environment is checked.
+        from llm42.internals.block_pool import PagePool
+        from llm42.verifier.audit.run import audit
 
+        self.audit = audit(self._model, config.audit.start)
+        if observer is not None:
+            observer.on_audit(self.audit)
         self._pool = PagePool(self._model.num_blocks)
         self._cache = PageCache(self._pool, self.shape.block, self.fingerprint)
         self._scheduler = Scheduler(self.shape, self._cache, config.verifier.max_queued)
@@ -106,6 +114,11 @@ class ReplayEngine:
         """Pages of KV in all, and those that no replay holds."""
         return self._pool.capacity, self._pool.free
 
+    def condemn(self, reason: str) -> None:
+        """Answer no more: what this verifier computes cannot be trusted."""
+        logger.error("condemned: %s", reason)
+        self._stop(reason)
+
     def check_health(self) -> None:
         """Raises RuntimeError if this verifier will never answer again."""
         if self._model.dead:
@@ -130,7 +143,7 @@ class ReplayEngine:
         if tokens.min() < 0 or tokens.max() >= self._model.vocabulary:
             raise ReplayRefused(f"token ids must be in [0, {self._model.vocabulary})")
         keys = self._cache.keys(request.tokens)
-        return Job(self.shape, request.tokens, request.start, keys, submitted=time.perf_counter())
+        return Job(self.shape, request.tokens, request.start, keys, request.selection, time.perf_counter())
 
     def _plan(self) -> None:
         """Prepare the next pass anew: something has changed."""

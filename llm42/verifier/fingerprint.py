@@ -2,15 +2,22 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from llm42 import __version__
 from llm42.internals import VLLM_VERSION
-from llm42.sampling import SELECT_VERSION
 from llm42.verifier.passes import PassShape
+
+ABSENT = "(absent)"
+"""Stands for a part that only the other fingerprint has."""
 
 # Says where a model came from, not what it computes.
 _PROVENANCE = ("_name_or_path", "transformers_version")
+# Of a model's directory: what turns a request into tokens, and tokens into text.
+_TEXT_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "chat_templates/*.jinja")
+_GENERATION = "generation_config.json"
 
 
 def fingerprint_parts(
@@ -18,29 +25,86 @@ def fingerprint_parts(
 ) -> dict[str, Any]:
     """What the fingerprint is made of, in JSON types: kept to explain why two verifiers differ.
 
-    ``facts`` are those of ``ReplayExtension.llm42_setup``; ``ranks`` is the tensor-parallel size.
+    ``facts`` are those of ``ReplayExtension.llm42_setup``, and whatever else is known; ``ranks`` is the
+    tensor-parallel size.
     """
-    model = {name: value for name, value in hf_config.items() if name not in _PROVENANCE}
-    return {
+    from llm42.sampling import SELECT_VERSION  # imports torch, which those who only compare have no use for
+
+    parts = {
         **facts,
-        "model_config": _digest(model),
+        "model_config": {name: value for name, value in hf_config.items() if name not in _PROVENANCE},
         "window_size": shape.window,
         "verify_batch_size": shape.rows,
         "block_size": shape.block,
         "max_model_len": shape.context,
         "tensor_parallel_size": ranks,
-        "env": env,
+        "env": {**facts["env"], **env},
         "vllm": VLLM_VERSION,
         "select": SELECT_VERSION,
         "llm42": __version__,
     }
+    normal: dict[str, Any] = json.loads(_canonical(parts))
+    return normal
 
 
 def fingerprint(parts: dict[str, Any]) -> str:
     """SHA-256 (hex) of the parts as canonical JSON."""
-    return _digest(parts)
+    return hashlib.sha256(_canonical(parts).encode()).hexdigest()
 
 
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
+def text_parts(model: str, revision: str | None, arguments: Sequence[str]) -> dict[str, Any]:
+    """The parts that decide what a request's tokens are: digests of the model's generation config, chat template and
+    tokenizer, and the frontend's further ``arguments``, with the digests of the files that they name.
+
+    ``model`` is a directory or a hub id; small files of the latter are downloaded unless they are here.
+    """
+    files = _text_files(_directory(model, revision))
+    generation, templates = files.pop(_GENERATION, None), [name for name in files if name.startswith("chat_template")]
+    return {
+        "generation_config": generation,
+        "chat_template": {name: files.pop(name) for name in templates},
+        "tokenizer": files,
+        "frontend": [_argument(argument) for argument in arguments],
+    }
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Where two sets of parts differ: dotted name to both values, :data:`ABSENT` where there is none."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in sorted(one.keys() | other.keys()):
+        left, right = one.get(name, ABSENT), other.get(name, ABSENT)
+        if isinstance(left, dict) and isinstance(right, dict):
+            found |= {f"{name}.{inner}": pair for inner, pair in differences(left, right).items()}
+        elif left != right:
+            found[name] = (left, right)
+    return found
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _directory(model: str, revision: str | None) -> Path:
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(model, revision=revision, allow_patterns=list(_TEXT_FILES)))
+
+
+def _text_files(directory: Path) -> dict[str, str]:
+    """Digests by name; not of the model's own configuration, and of what says where its weights lie."""
+    paths = [path for pattern in _TEXT_FILES for path in directory.glob(pattern)]
+    digests = {str(path.relative_to(directory)): _file_digest(path) for path in paths}
+    return {name: digests[name] for name in digests if name != "config.json" and not name.endswith(".index.json")}
+
+
+def _argument(argument: str) -> str:
+    path = Path(argument.partition("=")[2] or argument)
+    if path.is_file():
+        return f"{argument} {_file_digest(path)}"
+    return f"{argument} {fingerprint(_text_files(path))}" if path.is_dir() else argument
+
+
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -4,6 +4,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from llm42.protocol.errors import ReplayError, ReplayImpossible
+from llm42.protocol.selection import GREEDY, Selection
 from llm42.verifier.pages import PageTable
 from llm42.verifier.passes import PassShape
 
@@ -21,6 +22,7 @@ class Job:
     start: int
     keys: list[bytes] = field(repr=False)
     """Names of all complete blocks; see :class:`~llm42.verifier.pages.PageCache`."""
+    selection: Selection = GREEDY
     submitted: float = 0.0
     """Seconds, on the caller's clock."""
 

@@ -10,7 +10,8 @@ from typing import Any
 from llm42.config import Config
 from llm42.internals.engine_core import EngineCore, make_engine_core
 from llm42.protocol.messages import pack_tokens
-from llm42.verifier.fingerprint import fingerprint_parts
+from llm42.protocol.selection import GREEDY, Selection
+from llm42.verifier.fingerprint import fingerprint_parts, text_parts
 from llm42.verifier.jobs import Job
 from llm42.verifier.pages import PageTable
 from llm42.verifier.passes import Pass, PassInput, PassOutput, PassShape, Row
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 PASS_S = 300.0
 """A pass that takes longer hangs (vLLM's own limit for an executor)."""
+_PROBED = Selection(temperature=0.8, top_p=0.95, top_k=100, min_p=0.001, seed=42)
 
 
 class ReplayModel:
@@ -32,10 +34,10 @@ class ReplayModel:
     def __init__(self, config: Config, model_path: str, *, multiprocess: bool = False) -> None:
         from vllm.platforms import current_platform
 
-        on_cpu = current_platform.is_cpu()
-        env = verifier_env(config, gpu=not on_cpu)
+        self.on_cpu = bool(current_platform.is_cpu())
+        env = verifier_env(config, gpu=not self.on_cpu)
         require_environment(env)
-        args = verifier_engine_args(config, model_path, on_cpu=on_cpu)
+        args = verifier_engine_args(config, model_path, on_cpu=self.on_cpu)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="llm42-replay")
         # As long as it takes: weights may be large, and Serve watches the start of a replica.
         self._core = self._thread.submit(_load, args, multiprocess).result()
@@ -46,6 +48,7 @@ class ReplayModel:
         if facts["threads"] != config.verifier.threads:
             raise RuntimeError(f"torch computes on {facts['threads']} threads, not {config.verifier.threads}")
         facts["engine"] = config.verifier.engine
+        facts |= text_parts(model_path, config.verifier.engine.get("revision"), config.router.arguments)
         self.parts = fingerprint_parts(self.shape, model.hf_config.to_dict(), env, facts, parallel.tensor_parallel_size)
         """What the fingerprint is made of."""
 
@@ -63,6 +66,16 @@ class ReplayModel:
         loop = asyncio.get_running_loop()
         return await asyncio.wait_for(loop.run_in_executor(self._thread, self._pass, given), PASS_S)
 
+    def run_now(self, given: PassInput) -> PassOutput:
+        """One pass, blocking: for the audit, before there is an event loop to serve."""
+        return self._thread.submit(self._pass, given).result(PASS_S)
+
+    def digests(self, given: PassInput, asked: list[int]) -> bytes:
+        """One pass, blocking: see ``llm42_digest_pass``."""
+        arguments = (given.tokens, given.starts, given.tables, asked)
+        digests: bytes = self._thread.submit(self._call, "llm42_digest_pass", *arguments).result(PASS_S)
+        return digests
+
     async def close(self) -> None:
         """Stop the engine once the running pass has ended."""
         loop = asyncio.get_running_loop()
@@ -77,20 +90,25 @@ class ReplayModel:
         return facts
 
     def _probe(self) -> str:
-        """Digest of one pass over a fixed sequence, every position asked: catches what no version number tells.
+        """Digest of passes over a fixed sequence, every position asked: catches what no version number tells.
 
-        Uses the first pages of the pool, before anybody else does.
+        One is greedy and one samples. Uses the first pages of the pool, before anybody else does.
         """
         shape = self.shape
         blocks = min(-(-shape.rows * shape.window // shape.block), shape.blocks, self.num_blocks - 1)
         length = min(shape.rows * shape.window, shape.context, blocks * shape.block)
-        job = Job(shape, pack_tokens((7919 * i + 42) % self.vocabulary for i in range(length)), start=0, keys=[])
-        job.table = PageTable(pages=[], ids=array("i", range(1, blocks + 1)), shared=0)
-        output = self._pass(Pass(shape, tuple(Row(job, window) for window in job.pending)).input)
-        return hashlib.sha256(output.tokens + output.logprobs + output.ranks + output.valid).hexdigest()
+        tokens = pack_tokens((7919 * i + 42) % self.vocabulary for i in range(length))
+        digest = hashlib.sha256()
+        for selection in (GREEDY, _PROBED):
+            job = Job(shape, tokens, start=0, keys=[], selection=selection)
+            job.table = PageTable(pages=[], ids=array("i", range(1, blocks + 1)), shared=0)
+            output = self._pass(Pass(shape, tuple(Row(job, window) for window in job.pending)).input)
+            digest.update(output.tokens + output.logprobs + output.ranks + output.valid)
+        return digest.hexdigest()
 
     def _pass(self, given: PassInput) -> PassOutput:
-        return PassOutput(*self._call("llm42_replay_pass", given.tokens, given.starts, given.tables, given.asked))
+        rows = (given.asked, given.selections)
+        return PassOutput(*self._call("llm42_replay_pass", given.tokens, given.starts, given.tables, *rows))
 
     def _call(self, method: str, *args: object) -> Any:
         """What rank 0 returns."""

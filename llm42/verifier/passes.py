@@ -45,12 +45,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class PassInput:
-    """Arguments of ``llm42_replay_pass``: packed int32 arrays and the indices of the asked rows."""
+    """Arguments of ``llm42_replay_pass``: packed int32 arrays, the indices of the asked rows, and for each of these
+    the fields of its :class:`~llm42.protocol.selection.Selection`."""
 
     tokens: bytes
     starts: bytes
     tables: bytes
     asked: list[int]
+    selections: list[list[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,4 +112,5 @@ def _encode(shape: PassShape, rows: Sequence[Row]) -> PassInput:
         ids = row.job.table.ids[: -(-end // shape.block)]
         tables[index * shape.blocks : index * shape.blocks + len(ids)] = ids
     asked = [index for index, row in enumerate(rows) if row.asked]
-    return PassInput(bytes(tokens), starts.tobytes(), tables.tobytes(), asked)
+    selections = [rows[index].job.selection.fields for index in asked]
+    return PassInput(bytes(tokens), starts.tobytes(), tables.tobytes(), asked, selections)

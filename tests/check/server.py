@@ -34,6 +34,7 @@ class Behaviour:
     latency_s: float = STEP_S
     models: Any = field(default_factory=lambda: {"object": "list", "data": [{"id": "tide"}, {"id": "other"}]})
     fingerprints: tuple[str, ...] = ("fp-1",)
+    identity: dict[str, Any] | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
     most_at_once: int = 0
     running: int = 0
@@ -64,7 +65,16 @@ def app(behaviour: Behaviour) -> Starlette:
         behaviour.running -= 1
         return JSONResponse(answer(behaviour, body, number, neighbours=max(at_start, at_end) > 1))
 
-    return Starlette(routes=[Route("/v1/models", models), Route("/v1/completions", completions, methods=["POST"])])
+    async def fingerprint(_: Request) -> Response:
+        return JSONResponse(behaviour.identity) if behaviour.identity else _error(404, "Not Found")
+
+    return Starlette(
+        routes=[
+            Route("/v1/models", models),
+            Route("/v1/completions", completions, methods=["POST"]),
+            Route("/fingerprint", fingerprint),
+        ]
+    )
 
 
 def answer(behaviour: Behaviour, body: dict[str, Any], number: int, *, neighbours: bool) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Requests through the official ``openai`` client, and their answers as bits."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,8 @@ class Transcript:
     text: str = ""
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    fingerprint: str | None = None
+    """``system_fingerprint``, which a stream tells at its end."""
 
     def add(self, choice: Any) -> None:
         self.token_ids += getattr(choice, "token_ids", None) or []
@@ -93,6 +95,21 @@ class Client:
         (answer,) = await self._answers(self.openai.chat.completions.create, body, fields, stream)
         return answer
 
+    async def follow(self, said: Transcript, prompt: Prompt, max_tokens: int, *, stream: bool, **fields: Any) -> None:
+        """A completion, written into ``said`` as it arrives: what came before an error is there as well.
+
+        Raises ``openai.APIError``, or ``httpx.HTTPError`` where the connection broke.
+        """
+        body = self._body(_completion(prompt, max_tokens), fields)
+        if stream:
+            chunks = await self.openai.completions.create(**body, stream=True)
+        else:
+            chunks = _once(await self.openai.completions.create(**body))
+        async for chunk in chunks:
+            said.fingerprint = chunk.system_fingerprint or said.fingerprint
+            for choice in chunk.choices:
+                said.add(choice)
+
     async def stream(self, prompt: Prompt, max_tokens: int, **fields: Any) -> Any:
         """A completion's raw stream, for those who want to leave it early or see it fail."""
         body = self._body(_completion(prompt, max_tokens), fields)
@@ -115,6 +132,10 @@ class Client:
             for choice in part.choices:
                 transcripts.setdefault(choice.index, Transcript()).add(choice)
         return [transcripts[index].answer(usage) for index in sorted(transcripts)]
+
+
+async def _once(whole: Any) -> AsyncIterator[Any]:
+    yield whole
 
 
 def _completion(prompt: Any, max_tokens: int) -> dict[str, Any]:

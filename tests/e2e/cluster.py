@@ -16,6 +16,9 @@ import pytest
 import ray
 from prometheus_client.parser import text_string_to_metric_families
 from ray import serve
+from ray.serve.context import _get_global_client
+from ray.serve.exceptions import DeploymentUnavailableError
+from ray.serve.schema import ServeDeploySchema
 
 APP = "llm42"
 CALL_S = 60.0
@@ -48,14 +51,38 @@ class Cluster:
             return
         from llm42.app import build
 
+        self.clear()
+        serve.run(build(args), name=APP, route_prefix="/", blocking=False)
+        self.deployed = args
+        self.until_healthy()
+
+    def clear(self) -> None:
+        """Take the application down, if there is one."""
         if self.deployed is not None:
             self.deployed = None
             serve.delete(APP)
-        serve.run(build(args), name=APP, route_prefix="/", blocking=False)
-        self.deployed = args
-        self._until_healthy()
 
-    def _until_healthy(self) -> None:
+    def apply(self, import_path: str, args: dict[str, Any], replicas: dict[str, int]) -> None:
+        """What ``serve deploy`` does with a YAML; does not wait. An application that runs is changed as it runs.
+
+        ``replicas`` go where Serve changes them without a restart: into ``deployments``.
+        """
+        app = {
+            "name": APP,
+            "route_prefix": "/",
+            "import_path": import_path,
+            "args": args,
+            "deployments": [{"name": name, "num_replicas": count} for name, count in replicas.items()],
+        }
+        _get_global_client().deploy_apps(ServeDeploySchema.model_validate({"applications": [app]}))
+        self.deployed = {"import_path": import_path, **args}
+
+    def status(self) -> tuple[str, str]:
+        """Serve's word for the application (NOT_STARTED where there is none), and what it has to say about that."""
+        app = serve.status().applications.get(APP)
+        return ("NOT_STARTED", "") if app is None else (app.status.value, app.message)
+
+    def until_healthy(self) -> None:
         deadline = time.monotonic() + DEPLOYED_S
         while True:
             try:
@@ -68,7 +95,7 @@ class Cluster:
 
     def pid(self, deployment: str) -> int:
         """The process of the only replica of ``deployment``. Looks among our own descendants only."""
-        (pid,) = self._pids(deployment)
+        (pid,) = self.pids(deployment)
         return pid
 
     def memory(self, deployment: str) -> int:
@@ -80,7 +107,8 @@ class Cluster:
         for pid in [self.pid(deployment) for deployment in deployments]:
             os.kill(pid, signal.SIGKILL)
 
-    def _pids(self, deployment: str) -> list[int]:
+    def pids(self, deployment: str) -> list[int]:
+        """The processes of its replicas, those that start or stop included."""
         title = f"ray::ServeReplica:{APP}:{deployment}"
         found = []
         for process in psutil.Process().children(recursive=True):
@@ -117,7 +145,7 @@ class Cluster:
     async def until_replaced(self, deployment: str, dead: int) -> None:
         """Wait until the replica that took the place of process ``dead`` answers."""
         async with asyncio.timeout(REPLACED_S):
-            while not (pids := self._pids(deployment)) or dead in pids:  # noqa: ASYNC110 - another process's state
+            while not (pids := self.pids(deployment)) or dead in pids:  # noqa: ASYNC110 - another process's state
                 await asyncio.sleep(0.2)
             while True:
                 try:
@@ -129,6 +157,15 @@ class Cluster:
     async def call(self, deployment: str, method: str) -> Any:
         handle = serve.get_deployment_handle(deployment, APP)
         return await asyncio.wait_for(handle.options(method_name=method).remote(), CALL_S)
+
+    async def each(self, deployment: str, method: str) -> list[Any]:
+        """What the replicas answer that do answer."""
+        handle = serve.get_deployment_handle(deployment, APP)
+        try:
+            answers = await handle.broadcast(method).results_async(timeout_s=CALL_S, return_exceptions=True)
+        except DeploymentUnavailableError:  # not one of them is up
+            return []
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
 
     async def exposition(self) -> str:
         """What Prometheus would scrape from the node."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from llm42.router.admission import FLAG, Endpoint, Mode, Refused, admit
+from llm42.router.admission import EXPECTED, FLAG, Endpoint, Mode, Refused, admit
 
 GREEDY: dict[str, Any] = {"model": "m", "prompt": "p", "temperature": 0}
 
@@ -69,8 +69,6 @@ def test_contradicting_flags() -> None:
 @pytest.mark.parametrize(
     ("param", "value"),
     [
-        ("temperature", 0.7),
-        ("temperature", "0"),
         ("n", 2),
         ("presence_penalty", 0.1),
         ("frequency_penalty", -0.1),
@@ -122,6 +120,74 @@ def test_what_leaves_greedy_alone_is_admitted(extra: dict[str, Any]) -> None:
     assert settle({**GREEDY, **extra, FLAG: True})[0] is True
 
 
+@pytest.mark.parametrize(
+    ("extra", "defaults", "samples"),
+    [
+        ({"temperature": 0}, {"temperature": 0.6}, False),
+        ({"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "seed": 3}, {}, True),
+        ({}, {}, True),
+        ({"temperature": None}, {"temperature": 0.6}, True),
+        ({"temperature": None}, {"temperature": 0.0}, False),
+    ],
+)
+def test_who_samples(extra: dict[str, Any], defaults: dict[str, Any], samples: bool) -> None:
+    admission = admit({"prompt": "p", FLAG: True, **extra}, "completions", "off", defaults)
+    assert (admission.deterministic, admission.samples) == (True, samples)
+
+
+def test_several_choices_are_samples() -> None:
+    assert settle({"prompt": "p", FLAG: True, "temperature": 0.5, "n": 3})[0]
+    for greedy in (0, 0.0):
+        with pytest.raises(Refused, match="send 1") as refused:
+            settle({"prompt": "p", FLAG: True, "temperature": greedy, "n": 3})
+        assert refused.value.param == "n"
+
+
+@pytest.mark.parametrize("several", [{"prompt": ["a", "b"]}, {"prompt": [[1], [2]]}, {"prompt": "a", "n": 2}])
+def test_receipts_of_several_choices_do_not_go_with_stop_strings(several: dict[str, Any]) -> None:
+    body = {FLAG: True, "receipt": True, **several}
+    assert admit(body, "completions", "off", {}).with_receipts
+    with pytest.raises(Refused, match="stop") as refused:
+        settle({**body, "stop": "x"})
+    assert refused.value.param == "receipt"
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_the_drafts_own_argument_is_refused(flag: bool) -> None:
+    with pytest.raises(Refused, match="leave it out") as refused:
+        settle({**GREEDY, FLAG: flag, "vllm_xargs": {"llm42_selection": [1.0, 1.0, 0, 0.0, 7]}})
+    assert refused.value.param == "vllm_xargs.llm42_selection"
+
+
+def test_receipts() -> None:
+    admission = admit({**GREEDY, FLAG: True, "receipt": True, "stream": True}, "completions", "off", {})
+    assert admission.with_receipts
+    assert admission.body["stream_options"] == {"include_usage": True}
+    assert "receipt" not in admission.body
+    for wrong in ({"receipt": 1, FLAG: True}, {"receipt": "yes", FLAG: True}, {"receipt": True}):
+        with pytest.raises(Refused) as refused:
+            settle({**GREEDY, **wrong})
+        assert refused.value.param == "receipt"
+
+
+def test_a_sampled_token_is_not_the_top_one() -> None:
+    with pytest.raises(Refused, match="at most 0") as refused:
+        settle({"prompt": "p", FLAG: True, "temperature": 0.5, "logprobs": 1})
+    assert refused.value.param == "logprobs"
+
+
+def test_expected_fingerprint() -> None:
+    admission = admit({**GREEDY, FLAG: True, EXPECTED: "abc"}, "completions", "off", {})
+    assert admission.expected_fingerprint == "abc"
+    assert EXPECTED not in admission.body
+    for value in (7, "", ["abc"]):
+        with pytest.raises(Refused, match="system_fingerprint of an earlier answer"):
+            settle({**GREEDY, FLAG: True, EXPECTED: value})
+    with pytest.raises(Refused, match="deterministic requests only") as refused:
+        settle({**GREEDY, EXPECTED: "abc"})
+    assert refused.value.param == EXPECTED
+
+
 def test_echo_with_logprobs_asks_for_prompt_logprobs() -> None:
     with pytest.raises(Refused) as refused:
         settle({**GREEDY, "echo": True, "logprobs": 0, FLAG: True})
@@ -138,12 +204,8 @@ def test_chat() -> None:
 
 
 def test_the_origin_of_a_value_is_told() -> None:
-    with pytest.raises(Refused, match=r"temperature is 1\.0 \(not sent; the default\).*send temperature 0"):
-        settle({"prompt": "p", FLAG: True})
     with pytest.raises(Refused, match=r"repetition_penalty is 1\.1 \(not sent; from the model's generation_config\)"):
         settle({**GREEDY, FLAG: True}, repetition_penalty=1.1)
-    with pytest.raises(Refused, match=r"temperature is 0\.6 \(not sent; from the model's generation_config\)"):
-        settle({"prompt": "p", FLAG: True}, temperature=0.6)
     assert settle({**GREEDY, "repetition_penalty": 1.0, FLAG: True}, repetition_penalty=1.1)[0]
 
 

@@ -11,6 +11,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from llm42.config import Timeouts
 from llm42.fastpath.errors import NoReplica
 from llm42.protocol import (
+    GREEDY,
     Commit,
     Finish,
     ReplayGrid,
@@ -26,7 +27,7 @@ from llm42.protocol import (
 from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible, ReplayRefused, VerifierBusy
 from llm42.router import deterministic
 from llm42.router.deterministic import DeterministicRequest
-from llm42.router.verifiers import Unverifiable, VerifierPool
+from llm42.router.verifiers import Pin, Unverifiable, VerifierPool
 from tests.protocol.model import EOS, VOCABULARY, canonical_output, canonical_token, reply_to
 
 PROMPT, STOP = [3, 1, 4, 1, 5], StopRules(max_tokens=30, eos_token_id=EOS)
@@ -47,7 +48,7 @@ class Verifiers:
         self.fingerprints: set[str | None] = set()
         self.replay = self
 
-    def remote(self, request: ReplayRequest, *, replica_id: str | None) -> Awaitable[ReplayReply]:
+    def remote(self, request: ReplayRequest, *, replica_id: str | None, avoid: object) -> Awaitable[ReplayReply]:
         return self._answer(request)
 
     async def _answer(self, request: ReplayRequest) -> ReplayReply:
@@ -107,7 +108,8 @@ def driver(hub: Hub, verifiers: Verifiers) -> tuple[DeterministicRequest, list[C
     session = Session(PROMPT, STOP, VerifyCadence(ReplayGrid(4), 2), run_ahead=8)
     commits: list[Commit] = []
     pool = VerifierPool(verifiers, TIMEOUTS, Metrics())  # type: ignore[arg-type]
-    return DeterministicRequest(request, session, hub, pool, TIMEOUTS, commits.append), commits  # type: ignore[arg-type]
+    parts: tuple[Any, ...] = (request, session, GREEDY, Pin(), hub, pool, TIMEOUTS, commits.append)
+    return DeterministicRequest(*parts), commits
 
 
 async def outcome(hub: Hub, verifiers: Verifiers) -> tuple[list[int], Finish | None]:

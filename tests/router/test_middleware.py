@@ -6,12 +6,24 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from llm42.router.middleware import MAX_BODY_BYTES, DeterminismMiddleware
+from llm42.router.answer import ANSWER, Answer
+from llm42.router.middleware import DRAWN_SEEDS, MAX_BODY_BYTES, DeterminismMiddleware
+
+FINGERPRINT = "f1"
+
+
+async def fingerprint() -> str:
+    return FINGERPRINT
+
+
+seen: list[Answer | None] = []
+"""What the app behind the middleware found in its context."""
 
 
 async def post(path: str, body: bytes, root_path: str = "") -> tuple[dict[str, Any] | None, list[Message]]:
     """What the app behind the middleware got (None if nothing), and what was answered."""
     got: list[bytes] = []
+    seen.clear()
     answered: list[Message] = []
     chunks = [body[i : i + 65536] for i in range(0, len(body), 65536)] or [b""]
 
@@ -19,6 +31,7 @@ async def post(path: str, body: bytes, root_path: str = "") -> tuple[dict[str, A
         message = await receive()
         assert dict(scope["headers"])[b"content-length"] == str(len(message["body"])).encode()
         got.append(message["body"])
+        seen.append(ANSWER.get())
         assert (await receive())["type"] == "http.disconnect"
 
     async def receive() -> Message:
@@ -31,7 +44,8 @@ async def post(path: str, body: bytes, root_path: str = "") -> tuple[dict[str, A
 
     headers = [(b"content-length", str(len(body)).encode())]
     scope = {"type": "http", "method": "POST", "path": path, "root_path": root_path, "headers": headers}
-    await DeterminismMiddleware(app, "off", {})(scope, receive, send)
+    await DeterminismMiddleware(app, "off", {}, fingerprint)(scope, receive, send)
+    assert ANSWER.get() is None, "one request's context is not the next one's"
     return (json.loads(got[0]) if got else None), answered
 
 
@@ -50,11 +64,47 @@ async def test_the_flag_is_moved_to_where_it_survives(path: str, root_path: str)
 
 
 async def test_a_refusal_is_an_openai_error() -> None:
-    got, answered = await post("/v1/completions", BODY.replace(b'"temperature": 0', b'"temperature": 1'))
+    got, answered = await post("/v1/completions", BODY.replace(b'"temperature": 0', b'"temperature": 0, "n": 2'))
     assert got is None
     assert answered[0]["status"] == 400
     error = json.loads(answered[1]["body"])["error"]
-    assert (error["param"], error["type"], error["code"]) == ("temperature", "BadRequestError", 400)
+    assert (error["param"], error["type"], error["code"]) == ("n", "BadRequestError", 400)
+
+
+async def test_a_deterministic_request_has_a_context() -> None:
+    await post("/v1/completions", BODY)
+    assert seen == [Answer()]
+    await post("/v1/completions", BODY.replace(b"true", b"false"))
+    assert seen == [None]
+
+
+async def test_a_seed_is_drawn_where_one_is_needed() -> None:
+    sampling = BODY.replace(b'"temperature": 0', b'"temperature": 0.8')
+    seeds = set()
+    for body in (sampling, sampling, sampling.replace(b"0.8", b'0.8, "seed": -1')):
+        got, _ = await post("/v1/completions", body)
+        assert got is not None
+        assert 0 <= got["seed"] < DRAWN_SEEDS
+        seeds.add(got["seed"])
+    assert len(seeds) == 3, "never one hidden constant seed"
+    for body, seed in ((BODY, None), (sampling.replace(b"0.8", b'0.8, "seed": 7'), 7)):
+        got, _ = await post("/v1/completions", body)
+        assert got is not None
+        assert got.get("seed") == seed
+
+
+async def test_an_expected_fingerprint() -> None:
+    expecting = BODY[:-1] + b', "expected_fingerprint": "%s"}'
+    got, _ = await post("/v1/completions", expecting % FINGERPRINT.encode())
+    assert got is not None
+    assert [answer.pin.fingerprint for answer in seen if answer is not None] == [FINGERPRINT]
+    got, answered = await post("/v1/completions", expecting % b"another")
+    assert got is None
+    assert answered[0]["status"] == 412
+    error = json.loads(answered[1]["body"])["error"]
+    assert (error["param"], error["code"]) == ("expected_fingerprint", 412)
+    assert "another" in error["message"]
+    assert FINGERPRINT in error["message"]
 
 
 @pytest.mark.parametrize(

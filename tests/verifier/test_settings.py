@@ -8,8 +8,6 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
 from llm42.config import Config
 from llm42.internals.served_models import NotServedError, require_served
-from llm42.verifier.fingerprint import fingerprint, fingerprint_parts
-from llm42.verifier.passes import PassShape
 from llm42.verifier.settings import (
     VerifierEnvironmentError,
     require_environment,
@@ -129,19 +127,3 @@ def test_a_plain_decoder_is_served() -> None:
 def test_refusals_name_the_reason(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(NotServedError, match=reason):
         require_served(runner(**change))
-
-
-def test_the_fingerprint_moves_with_every_part() -> None:
-    shape, facts, env = PassShape(4, 32, 32, 512), {"weights": "w", "threads": 1}, {"A": "0"}
-    hf_config = {"hidden_size": 8, "_name_or_path": "/somewhere"}
-    base = fingerprint(fingerprint_parts(shape, hf_config, env, facts, 1))
-    assert base == fingerprint(fingerprint_parts(shape, hf_config | {"_name_or_path": "elsewhere"}, env, facts, 1))
-    others = [
-        fingerprint_parts(PassShape(2, 32, 32, 512), hf_config, env, facts, 1),
-        fingerprint_parts(PassShape(4, 32, 32, 480), hf_config, env, facts, 1),
-        fingerprint_parts(shape, hf_config | {"hidden_size": 9}, env, facts, 1),
-        fingerprint_parts(shape, hf_config, {"A": "1"}, facts, 1),
-        fingerprint_parts(shape, hf_config, env, facts | {"weights": "v"}, 1),
-        fingerprint_parts(shape, hf_config, env, facts, 2),
-    ]
-    assert len({base, *map(fingerprint, others)}) == 7

@@ -1,0 +1,107 @@
+"""Drafts choose as the verifier does: a logits processor that puts :func:`llm42.sampling.choose` into vLLM's sampler.
+
+A draft request is greedy to vLLM and carries its selection in ``SamplingParams.extra_args``. Its row of logits is
+replaced by one in which only the chosen token is left.
+
+Relies on vLLM 0.32.0, model runner V1: ``input_batch.logitsprocs`` being the object that sampling reads at every step;
+``process_dict_updates``; processors seeing fp32 logits, one row for each request, before penalties; and the list of
+output tokens that a ``BatchUpdate`` carries growing by one, a token or a placeholder, for every token sampled.
+
+Why not as vLLM documents it: the engine argument ``logits_processors`` makes every asynchronous step wait for the
+tokens of the last one (``logitsprocs_need_output_token_ids``), ordinary requests' too, though only the *number* of
+tokens is needed; and an entry point enters every vLLM of the environment, where model runner V2 refuses to start.
+"""
+
+import logging
+import math
+from typing import Any
+
+from torch import Tensor
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, process_dict_updates
+
+from llm42.internals.engine_core import EngineCore, make_engine_core
+from llm42.protocol.selection import EXTRA_ARG, Selection
+from llm42.sampling import choose
+
+logger = logging.getLogger(__name__)
+
+
+def draft_extra_args(selection: Selection) -> dict[str, Any] | None:
+    """``extra_args`` of a draft request. vLLM's own greedy choice is that of a greedy selection."""
+    return None if selection.greedy else {EXTRA_ARG: selection.fields}
+
+
+def draft_selection(params: Any) -> Selection | None:
+    """What :func:`draft_extra_args` put into ``SamplingParams``; None: an ordinary request.
+
+    Raises ValueError or TypeError for anything else under its name.
+    """
+    fields = (params.extra_args or {}).get(EXTRA_ARG)
+    if fields is None:
+        return None
+    selection = Selection(*fields)
+    if type(selection.top_k) is not int or type(selection.seed) is not int:
+        raise TypeError(f"top_k and seed are whole numbers, not those of {selection}")
+    return selection
+
+
+def make_drafting_core(engine_args: dict[str, Any]) -> EngineCore:
+    """:func:`~llm42.internals.engine_core.make_engine_core`, with the draft sampler in it."""
+    if "worker_extension_cls" in engine_args:
+        raise ValueError("worker_extension_cls is taken: the draft sampler enters the engine by it")
+    extension = f"{DraftSamplerExtension.__module__}.{DraftSamplerExtension.__qualname__}"
+    core = make_engine_core({**engine_args, "worker_extension_cls": extension})
+    core.client.collective_rpc("llm42_install_draft_sampler")
+    return core
+
+
+class DraftSamplerExtension:
+    """Installs the sampler on every rank. Names must not meet any attribute of vLLM's workers."""
+
+    model_runner: Any
+
+    def llm42_install_draft_sampler(self) -> None:
+        if self.model_runner.speculative_config is not None:
+            # Its sampler passes custom processors by, but for a step's last token.
+            logger.warning("The fast path speculates: drafts of seeded requests are greedy, and most are rolled back")
+            return
+        self.model_runner.input_batch.logitsprocs.non_argmax_invariant.append(DraftSampler())
+
+
+class DraftSampler(LogitsProcessor):  # type: ignore[misc]
+    """Ordinary requests' rows are left alone; a batch without drafts costs the look at an empty dict."""
+
+    def __init__(self) -> None:
+        self._drafts: dict[int, _Draft] = {}  # by row
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        process_dict_updates(self._drafts, batch_update, _Draft.of)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        for index, draft in self._drafts.items():
+            row = logits[index : index + 1]
+            token, _ = choose(row, draft.selection, draft.position)  # a row without a valid choice drafts anything
+            row.fill_(-math.inf).scatter_(1, token.unsqueeze(-1), 0.0)
+        return logits
+
+
+class _Draft:
+    """``output`` is the request's own list, which grows."""
+
+    def __init__(self, selection: Selection, prompt: list[int], output: list[int]) -> None:
+        self.selection = selection
+        self._prompt_tokens = len(prompt)
+        self._output = output
+
+    @staticmethod
+    def of(params: Any, prompt: list[int], output: list[int]) -> "_Draft | None":
+        selection = draft_selection(params)
+        return None if selection is None else _Draft(selection, prompt, output)
+
+    @property
+    def position(self) -> int:
+        """Of the last token so far, which is where the logits stand."""
+        return self._prompt_tokens + len(self._output) - 1

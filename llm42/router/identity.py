@@ -1,0 +1,36 @@
+"""``GET /fingerprint``: what the verifiers of this server are, and what their fingerprint is made of."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from llm42.router.middleware import openai_error
+from llm42.router.verifiers import Unverifiable
+
+PATH = "/fingerprint"
+
+
+class IdentityRoute:
+    """Answers :data:`PATH` itself and gives everything else to ``app``.
+
+    ``describe`` gives the description of a verifier, or raises :class:`Unverifiable`.
+    """
+
+    def __init__(self, app: ASGIApp, describe: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        self._app = app
+        self._describe = describe
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
+        if scope["type"] != "http" or path != PATH or scope["method"] not in ("GET", "HEAD"):
+            await self._app(scope, receive, send)
+            return
+        try:
+            found = await self._describe()
+        except Unverifiable as unknown:
+            response = openai_error(503, str(unknown), kind="ServiceUnavailableError", param=None)
+        else:
+            response = JSONResponse({name: found[name] for name in ("fingerprint", "parts", "audit")})
+        await response(scope, receive, send)

@@ -1,0 +1,78 @@
+"""``POST /v1/receipts/verify``: replays what a receipt says, and tells whether it is so."""
+
+import asyncio
+import contextvars
+import uuid
+
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from llm42.protocol.errors import ReplayImpossible, ReplayRefused
+from llm42.receipt import Receipt
+from llm42.router.middleware import MAX_BODY_BYTES, openai_error, read_body
+from llm42.router.transcript import replay_of
+from llm42.router.verifiers import Pin, Unverifiable, VerifierPool
+
+PATH = "/v1/receipts/verify"
+MAX_AT_ONCE = 4
+"""Receipts in one router that are checked at a time; they take verifiers' time from those who wait for answers."""
+
+
+def receipts_route(verifiers: VerifierPool) -> Route:
+    """A route for vLLM's app, so that its guards (API keys) are in front of it."""
+    open_checks = 0
+
+    async def verify(request: Request) -> Response:
+        nonlocal open_checks
+        body = await read_body(request)
+        if body is None:
+            return _error(413, f"the receipt is larger than {MAX_BODY_BYTES} bytes")
+        try:
+            receipt = Receipt.model_validate_json(body)
+        except ValidationError as error:
+            first = error.errors()[0]
+            return _error(400, f"not a receipt: {first['msg']}", ".".join(map(str, first["loc"])) or None)
+        if open_checks >= MAX_AT_ONCE:
+            return _error(503, f"{MAX_AT_ONCE} receipts are being checked already; ask again")
+        open_checks += 1
+        try:
+            return await _verify(receipt, verifiers)
+        finally:
+            open_checks -= 1
+
+    return Route(PATH, verify, methods=["POST"])
+
+
+async def _verify(receipt: Receipt, verifiers: VerifierPool) -> Response:
+    prompt, tokens = receipt.prompt_token_ids, receipt.token_ids
+    question = replay_of(f"receipt-{uuid.uuid4().hex}", prompt, tokens, receipt.selection, receipt.fingerprint)
+    try:
+        found = (await verifiers.describe())["fingerprint"]
+        if found != receipt.fingerprint:
+            message = f"the receipt is from verifiers that compute as {receipt.fingerprint}, these compute as {found}"
+            return _error(412, message, "fingerprint")
+        reply = await asyncio.get_running_loop().create_task(
+            verifiers.replay(question, question.answered_by, None, Pin(receipt.fingerprint)),
+            context=contextvars.Context(),  # see llm42.router.background
+        )
+    except ReplayRefused as error:
+        return _error(400, f"the receipt cannot be replayed here: {error}", "prompt_token_ids")
+    except ReplayImpossible as error:
+        return _error(400, f"the receipt cannot be replayed: {error}", "token_ids")
+    except Unverifiable as error:
+        return _error(503, str(error))
+    window = receipt.first_difference(reply)
+    said = {"confirmed": window is None, "fingerprint": receipt.fingerprint, "tokens": len(tokens)}
+    return JSONResponse(said if window is None else {**said, "first_difference": _place(receipt, window)})
+
+
+def _place(receipt: Receipt, window: int) -> dict[str, int]:
+    [span] = [span for span in receipt.spans if span.start // receipt.window_size == window]
+    return {"window": window, "first_position": span.start, "end_position": span.stop}
+
+
+def _error(status: int, message: str, param: str | None = None) -> JSONResponse:
+    kinds = {400: "BadRequestError", 412: "PreconditionFailedError", 413: "BadRequestError"}
+    return openai_error(status, message, kind=kinds.get(status, "ServiceUnavailableError"), param=param)

@@ -1,0 +1,39 @@
+"""What one deterministic request has committed, kept where something is to be done with it at the end."""
+
+from dataclasses import dataclass, field
+
+from llm42.protocol import Commit, ReplayRequest, Selection, pack_tokens
+from llm42.receipt import Receipt, issue
+
+
+@dataclass(slots=True)
+class Transcript:
+    """``logprobs`` are the fp32 bits of ``tokens``' logprobs."""
+
+    request_id: str
+    prompt: list[int]
+    selection: Selection
+    window_size: int
+    tokens: list[int] = field(default_factory=list)
+    logprobs: bytearray = field(default_factory=bytearray)
+
+    def add(self, commit: Commit) -> None:
+        self.tokens += commit.tokens
+        self.logprobs += commit.logprobs
+
+    def receipt(self, fingerprint: str, count: int) -> Receipt:
+        """For the first ``count`` tokens: of what follows a stop string, the client sees nothing."""
+        tokens, logprobs = self.tokens[:count], bytes(self.logprobs[: 4 * count])
+        return issue(fingerprint, self.window_size, self.selection, self.prompt, tokens, logprobs)
+
+    def question(self, fingerprint: str | None) -> ReplayRequest:
+        """Replay all of it anew."""
+        return replay_of(self.request_id, self.prompt, self.tokens, self.selection, fingerprint)
+
+
+def replay_of(
+    request_id: str, prompt: list[int], tokens: list[int], selection: Selection, fingerprint: str | None
+) -> ReplayRequest:
+    """What would be committed after ``prompt``, if it is ``tokens``: the whole output in one replay, uncached."""
+    sequence = pack_tokens([*prompt, *tokens[:-1]])
+    return ReplayRequest(request_id, sequence, len(prompt) - 1, fingerprint, selection, fresh=True)

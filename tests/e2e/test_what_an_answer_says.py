@@ -1,0 +1,162 @@
+"""Every answer says whether it was verified, by whom, and how to have it again; a receipt lets others check it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from typer.testing import CliRunner
+
+from llm42.cli import main
+from tests.e2e.client import Client, random_prompt
+from tests.e2e.cluster import Cluster
+
+PROMPT = random_prompt(77, 40)
+LENGTH = 70
+SAMPLED = {"temperature": 0.8, "top_p": 0.95, "top_k": 200, "min_p": 0.001}
+
+
+async def raw(cluster: Cluster, route: str = "completions", **fields: Any) -> httpx.Response:
+    body = {"model": "tiny", "max_tokens": LENGTH, "ignore_eos": True, "return_token_ids": True, **fields}
+    body |= {"prompt": PROMPT} if route == "completions" and "prompt" not in body else {}
+    async with httpx.AsyncClient(trust_env=False, timeout=200) as http:
+        return await http.post(f"{cluster.url}/v1/{route}", json=body)
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+async def fingerprint(cluster: Cluster) -> str:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+        return str((await http.get(f"{cluster.url}/fingerprint")).json()["fingerprint"])
+
+
+async def test_the_fingerprint_is_in_deterministic_answers_only(cluster: Cluster, fingerprint: str) -> None:
+    verified = await raw(cluster, temperature=0, is_deterministic=True)
+    assert verified.headers["x-llm42-verified"] == "true"
+    assert verified.json()["system_fingerprint"] == fingerprint
+    assert verified.json()["determinism"] == {"verified": True}
+    ordinary = await raw(cluster, temperature=0)
+    assert ordinary.headers["x-llm42-verified"] == "false"
+    assert ordinary.json()["system_fingerprint"] is None
+    assert ordinary.json()["determinism"] == {"verified": False}
+
+
+@pytest.mark.parametrize("route", ["completions", "chat/completions"])
+async def test_streams_say_it_at_their_end(cluster: Cluster, fingerprint: str, route: str) -> None:
+    prompt = {"messages": [{"role": "user", "content": "hello"}]} if route != "completions" else {"prompt": [1, 2]}
+    for flag in (True, False):
+        fields = {"is_deterministic": flag, "stream": True, "stream_options": {"include_usage": True}, **prompt}
+        said = [event for event in events(await raw(cluster, route, temperature=0, **fields)) if "determinism" in event]
+        assert len(said) == 2, "the terminal chunk and that of the usage"
+        assert all(event["system_fingerprint"] == (fingerprint if flag else None) for event in said)
+        assert all(event["determinism"]["verified"] is flag for event in said)
+
+
+async def test_an_expected_fingerprint_is_kept_or_refused(cluster: Cluster, fingerprint: str, client: Client) -> None:
+    expected = {"extra_body": {"is_deterministic": True, "expected_fingerprint": fingerprint}}
+    kept = await client.openai.completions.create(model="tiny", prompt=PROMPT, max_tokens=4, temperature=0, **expected)
+    assert kept.system_fingerprint == fingerprint
+    expected["extra_body"]["expected_fingerprint"] = "f" * 64
+    with pytest.raises(openai.APIStatusError) as refused:
+        await client.openai.completions.create(model="tiny", prompt=PROMPT, max_tokens=4, temperature=0, **expected)
+    assert refused.value.status_code == 412
+    assert isinstance(refused.value.body, dict)
+    assert refused.value.body["param"] == "expected_fingerprint"
+    assert fingerprint in refused.value.message
+
+
+async def test_a_drawn_seed_is_told_and_brings_the_answer_back(cluster: Cluster) -> None:
+    first, second = [(await raw(cluster, is_deterministic=True, **SAMPLED)).json() for _ in range(2)]
+    assert first["determinism"]["seed"] != second["determinism"]["seed"]
+    assert first["choices"][0]["token_ids"] != second["choices"][0]["token_ids"]
+    seed = first["determinism"]["seed"]
+    again = (await raw(cluster, is_deterministic=True, seed=seed, **SAMPLED)).json()
+    assert again["choices"][0]["token_ids"] == first["choices"][0]["token_ids"]
+    assert again["determinism"] == first["determinism"]
+
+
+async def test_n_choices_are_n_requests(cluster: Cluster) -> None:
+    """Each of ``n`` is the answer to the same request with a seed of its own."""
+    fields = {"is_deterministic": True, "logprobs": 0, **SAMPLED}
+    together = (await raw(cluster, n=3, receipt=True, **fields)).json()
+    choices, seed = together["choices"], together["determinism"]["seed"]
+    assert len({tuple(choice["token_ids"]) for choice in choices}) == 3
+    receipts = together["determinism"]["receipts"]
+    assert [receipt["token_ids"] for receipt in receipts] == [choice["token_ids"] for choice in choices]
+    for index, choice in enumerate(choices):
+        alone = (await raw(cluster, seed=seed + index, **fields)).json()
+        (answer,) = alone["choices"]
+        assert answer["token_ids"] == choice["token_ids"]
+        assert answer["logprobs"] == choice["logprobs"]
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 0}, {**SAMPLED, "seed": -3}], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_receipt_can_be_checked_and_tampering_is_found(
+    cluster: Cluster, fingerprint: str, tmp_path: Path, fields: dict[str, Any], stream: bool
+) -> None:
+    response = await raw(cluster, is_deterministic=True, receipt=True, stream=stream, **fields)
+    whole = events(response)[-1] if stream else response.json()
+    (receipt,) = whole["determinism"]["receipts"]
+    assert receipt["fingerprint"] == fingerprint
+    assert (receipt["prompt_token_ids"], len(receipt["token_ids"])) == (PROMPT, LENGTH)
+
+    file = tmp_path / "response.json"
+
+    def verdict(document: Any) -> tuple[int, str]:
+        file.write_text(json.dumps(document))
+        result = CliRunner().invoke(main, ["receipt", "verify", str(file), "--base-url", cluster.url])
+        return result.exit_code, result.output
+
+    assert verdict(whole)[0] == 0
+    tampered = {
+        "token_ids": [*receipt["token_ids"][:40], 5, *receipt["token_ids"][41:]],
+        "prompt_token_ids": [*PROMPT[:-1], 5],
+        "windows": [*receipt["windows"][:2], receipt["windows"][0], *receipt["windows"][3:]],
+        "temperature": receipt["temperature"] + 0.5,
+    }
+    windows = {"token_ids": 2, "prompt_token_ids": 1, "windows": 3, "temperature": 1}
+    for name, value in tampered.items():
+        status, said = verdict({**receipt, name: value})
+        assert status == 1, name
+        assert f"window {windows[name]} " in said
+    status, said = verdict({**receipt, "fingerprint": "0" * 64})
+    assert status == 2
+    assert "these compute as" in said
+
+
+async def test_a_receipt_ends_where_the_answer_does(cluster: Cluster) -> None:
+    whole = (await raw(cluster, temperature=0, is_deterministic=True, receipt=True)).json()["choices"][0]
+    word = (await raw(cluster, "../detokenize", prompt=None, tokens=whole["token_ids"][9:10])).json()["prompt"]
+    for stream in (False, True):
+        response = await raw(cluster, temperature=0, is_deterministic=True, receipt=True, stop=[word], stream=stream)
+        said = events(response)[-1] if stream else response.json()
+        (receipt,) = said["determinism"]["receipts"]
+        assert len(receipt["token_ids"]) == said["usage"]["completion_tokens"] <= 10
+        assert receipt["token_ids"] == whole["token_ids"][: len(receipt["token_ids"])]
+
+
+async def test_several_prompts_have_a_receipt_each(cluster: Cluster) -> None:
+    prompts = [random_prompt(seed, 20 + seed) for seed in range(3)]
+    said = (await raw(cluster, prompt=prompts, temperature=0, is_deterministic=True, receipt=True)).json()
+    receipts = said["determinism"]["receipts"]
+    assert [receipt["prompt_token_ids"] for receipt in receipts] == prompts
+    assert [receipt["token_ids"] for receipt in receipts] == [choice["token_ids"] for choice in said["choices"]]
+
+
+@pytest.mark.parametrize(
+    ("receipt", "param"),
+    [({"version": 1}, "fingerprint"), ({"window_size": "x"}, "window_size"), ({"token_ids": [-1]}, None)],
+)
+async def test_what_is_no_receipt(cluster: Cluster, receipt: dict[str, Any], param: str | None) -> None:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+        response = await http.post(f"{cluster.url}/v1/receipts/verify", json=receipt)
+    assert response.status_code == 400
+    assert "not a receipt" in response.json()["error"]["message"]
+    assert param is None or response.json()["error"]["param"] is not None

@@ -1,0 +1,174 @@
+"""Drafts choose as the verifier does, on a real vLLM core; whoever shares the batch with them notices nothing."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from llm42.config import Config
+from llm42.fastpath.engine import DraftEngine
+from llm42.fastpath.mailbox import Mailbox
+from llm42.fastpath.settings import fastpath_engine_args
+from llm42.protocol import GREEDY, ReplayRequest, Selection, pack_tokens
+from tests.fastpath.conftest import MAX_MODEL_LEN
+from tests.fastpath.engine_requests import greedy, prompt
+
+ITEM_S = 60.0
+SELECTIONS = [
+    Selection(1.0, seed=1),
+    Selection(0.8, top_p=0.95, top_k=50, seed=2**64 - 1),
+    Selection(1.5, top_p=0.9, seed=3),
+    Selection(1.2, min_p=0.05, seed=4),
+    Selection(1.0, top_k=20, seed=5),
+    GREEDY,
+]
+LENGTHS = [60, 9, 47, 23, 35, 50]
+"""Of the drafts: their rows in the batch move when others end."""
+
+
+def draft(request_id: str, tokens: list[int], max_tokens: int, selection: Selection) -> Any:
+    from llm42.internals.draft_sampler import draft_extra_args
+
+    request = greedy(request_id, tokens, max_tokens)
+    request.sampling_params.extra_args = draft_extra_args(selection)
+    return request
+
+
+def ordinary(request_id: str, tokens: list[int], max_tokens: int, **sampling: Any) -> Any:
+    from vllm import SamplingParams
+
+    request = greedy(request_id, tokens, max_tokens)
+    request.sampling_params = SamplingParams(max_tokens=max_tokens, ignore_eos=True, detokenize=False, **sampling)
+    return request
+
+
+def neighbours() -> list[Any]:
+    """Ordinary requests. Two have seeds of vLLM's own, of which one, being penalised, needs its output tokens."""
+    return [
+        ordinary("greedy", prompt(20), 41, temperature=0.0),
+        ordinary("seeded", prompt(21), 52, temperature=1.0, seed=7, top_p=0.95),
+        ordinary("penalised", prompt(22), 30, temperature=0.9, seed=8, presence_penalty=1.0),
+    ]
+
+
+@contextmanager
+def running(make_core: Callable[[dict[str, Any]], Any], config: Config) -> Iterator[DraftEngine]:
+    engine = DraftEngine(partial(make_core, fastpath_engine_args(config, config.model)))
+    yield engine
+    engine.shutdown(20)
+
+
+async def answers(engine: DraftEngine, requests: list[Any]) -> dict[str, tuple[int, ...]]:
+    """The tokens by request id; none for a request that was refused."""
+    mailbox = Mailbox("test", asyncio.get_running_loop())
+    engine.open(mailbox)
+    tokens: dict[str, tuple[int, ...]] = {request.request_id: () for request in requests}
+    engine.submit(mailbox, requests)
+    left = len(requests)
+    while left:
+        outputs = await mailbox.take(ITEM_S)
+        assert outputs, "nothing came"
+        for output in outputs:
+            tokens[output.request_id] += tuple(output.new_token_ids)
+            left -= output.finished
+    engine.close(mailbox)
+    return tokens
+
+
+@pytest.mark.timeout(500)
+async def test_seeded_drafts(config: Config, environment: None) -> None:
+    """One engine after another: two that compute in one process would share scratch memory."""
+    from llm42.internals.draft_sampler import make_drafting_core
+    from llm42.internals.engine_core import make_engine_core
+    from llm42.protocol.selection import EXTRA_ARG
+    from llm42.verifier.engine import ReplayEngine
+
+    with running(make_engine_core, config) as engine:
+        plain = await answers(engine, neighbours())
+    drafts = [
+        draft(f"d{i}", prompt(i), length, selection)
+        for i, (selection, length) in enumerate(zip(SELECTIONS, LENGTHS, strict=True))
+    ]
+    with running(make_drafting_core, config) as engine:
+        assert await answers(engine, neighbours()) == plain
+        others = neighbours()
+        mixed = await answers(engine, [drafts[0], others[0], *drafts[1:3], others[1], *drafts[3:], others[2]])
+        assert {name: mixed[name] for name in plain} == plain
+        drafted = [mixed[f"d{i}"] for i in range(len(drafts))]
+        assert [len(tokens) for tokens in drafted] == LENGTHS
+        # From the middle: a draft is resumed at an absolute position.
+        resumed = draft("resumed", [*prompt(0), *drafted[0][:25]], 35, SELECTIONS[0])
+        moved = draft("moved", prompt(0), 60, Selection(1.0, seed=2))
+        again = await answers(engine, [moved, resumed])
+        assert again["resumed"] == drafted[0][25:]
+        assert again["moved"] != drafted[0], "another seed"
+        # What is wrong with one draft is its own end.
+        bad = [greedy(f"bad{i}", prompt(0), 5) for i in range(4)]
+        fields = [1.0, 1.0, 0, 0.0, 1]
+        for request, value in zip(bad, ("x", [1.0, 1.0, 2.5, 0.0, 1], [-1.0, *fields[1:]], [*fields, 0]), strict=True):
+            request.sampling_params.extra_args = {EXTRA_ARG: value}
+        refused = await answers(engine, [*bad, draft("good", prompt(1), 9, SELECTIONS[1])])
+        assert refused == {**{f"bad{i}": () for i in range(4)}, "good": drafted[1]}
+        # vLLM makes steps wait for the last one's tokens if this is set, or this not empty.
+        [(needed, synchronised)] = engine.core.client.collective_rpc(output_tokens)
+        assert (needed, synchronised) == (False, [])
+
+    verifier = ReplayEngine(
+        Config.model_validate(
+            {
+                "model": config.model,
+                "dtype": config.dtype,
+                "max_model_len": MAX_MODEL_LEN,
+                "verify_batch_size": 4,
+                "verifier": {"engine": {"kv_cache_memory_bytes": 64 << 20}},
+            }
+        ),
+        config.model,
+    )
+    for i, (selection, tokens) in enumerate(zip(SELECTIONS, drafted, strict=True)):
+        asked = pack_tokens([*prompt(i), *tokens[:-1]])
+        reply = await verifier.replay(ReplayRequest("test", asked, len(prompt(i)) - 1, selection=selection))
+        assert tuple(reply.tokens) == tokens, selection
+    wrong = await verifier.replay(
+        ReplayRequest("test", pack_tokens([*prompt(0), *drafted[0][:-1]]), len(prompt(0)) - 1, selection=SELECTIONS[2])
+    )
+    assert tuple(wrong.tokens) != drafted[0], "the comparison sees another selection"
+    await verifier.close()
+
+
+def output_tokens(worker: Any) -> tuple[bool, list[Any]]:
+    """Runs in the worker."""
+    batch = worker.model_runner.input_batch
+    return batch.logitsprocs_need_output_token_ids, batch.sampling_metadata.output_token_ids
+
+
+def test_rows_without_a_valid_choice_and_rows_of_others(environment: None) -> None:
+    from vllm import SamplingParams
+    from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
+
+    from llm42.internals.draft_sampler import DraftSampler, draft_extra_args
+
+    sampler = DraftSampler()
+    logits = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
+    before = logits.clone()
+    assert sampler.apply(logits) is logits
+    assert torch.equal(logits, before)
+
+    drafting = SamplingParams(temperature=0.0, extra_args=draft_extra_args(SELECTIONS[2]))
+    added = [(row, drafting, [1, 2], []) for row in (0, 2)] + [(row, SamplingParams(), [1], []) for row in (1, 3)]
+    sampler.update_state(BatchUpdate(batch_size=4, removed=[], added=added, moved=[]))
+    logits[0, 7], logits[2] = float("nan"), float("-inf")
+    sampler.apply(logits)
+    assert torch.equal(logits[[1, 3]], before[[1, 3]])
+    assert logits[[0, 2]].isfinite().sum(dim=-1).tolist() == [1, 1]
+
+    moved = [(3, 0, MoveDirectionality.UNIDIRECTIONAL), (1, 2, MoveDirectionality.SWAP)]
+    sampler.update_state(BatchUpdate(batch_size=3, removed=[0], added=[], moved=moved))
+    logits = before.clone()
+    sampler.apply(logits)
+    assert torch.equal(logits[[0, 2, 3]], before[[0, 2, 3]])
+    assert logits[1].isfinite().sum() == 1

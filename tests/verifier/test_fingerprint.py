@@ -1,0 +1,136 @@
+"""The fingerprint: all of DESIGN's parts are in it, each one moves it, and nothing else does."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llm42.internals.facts import inherited_switches
+from llm42.verifier.engine import ReplayEngine
+from llm42.verifier.fingerprint import ABSENT, differences, fingerprint, fingerprint_parts, text_parts
+from llm42.verifier.passes import PassShape
+
+SHAPE, HF_CONFIG, ENV = PassShape(4, 32, 32, 512), {"hidden_size": 8, "_name_or_path": "/somewhere"}, {"A": "0"}
+FACTS: dict[str, Any] = {"weights": "w", "threads": 1, "env": {"MKL_CBWR": "AVX2"}}
+
+ANOTHER_PROCESS = """
+import json, sys
+from tests.verifier.conftest import verifier_config
+from llm42.verifier.engine import ReplayEngine
+if __name__ == "__main__":
+    print(json.dumps(ReplayEngine(verifier_config("float32"), sys.argv[1]).parts))
+"""
+
+
+def parts(
+    shape: PassShape = SHAPE, hf_config: Any = HF_CONFIG, env: Any = ENV, facts: Any = FACTS, ranks: int = 1
+) -> Any:
+    return fingerprint_parts(shape, hf_config, env, facts, ranks)
+
+
+def test_it_moves_with_every_argument() -> None:
+    assert fingerprint(parts()) == fingerprint(parts(hf_config=HF_CONFIG | {"_name_or_path": "elsewhere"}))
+    others = [
+        parts(shape=PassShape(2, 32, 32, 512)),
+        parts(shape=PassShape(4, 16, 32, 512)),
+        parts(shape=PassShape(4, 32, 64, 512)),
+        parts(shape=PassShape(4, 32, 32, 480)),
+        parts(hf_config=HF_CONFIG | {"hidden_size": 9}),
+        parts(env={"A": "1"}),
+        parts(facts=FACTS | {"weights": "v"}),
+        parts(facts=FACTS | {"env": {}}),
+        parts(ranks=2),
+    ]
+    assert len({fingerprint(parts()), *map(fingerprint, others)}) == 1 + len(others)
+
+
+def test_it_moves_with_every_part_of_a_real_verifier(engine: ReplayEngine) -> None:
+    """And all that DESIGN asks for is among them."""
+    found = engine.parts
+    assert fingerprint(found) == engine.fingerprint
+    assert len({fingerprint({**found, name: "other"}) for name in found} | {engine.fingerprint}) == 1 + len(found)
+    asked = """weights model_config generation_config tokenizer chat_template dtype quantization window_size
+    verify_batch_size max_model_len block_size tensor_parallel_size device cpu vllm torch_build libraries attention
+    threads env select probe"""
+    assert set(asked.split()) <= found.keys()
+    for part in ("weights", "generation_config", "tokenizer", "chat_template", "cpu", "probe"):
+        assert found[part], part
+    assert {"name", "capability", "instructions", "cache_bytes"} <= found["cpu"].keys()
+    assert any("MKL-DNN" in line for line in found["torch_build"]["with"]), "the oneDNN version"
+    assert {"torch"} < found["libraries"].keys()
+    assert found["env"]["VLLM_CPU_ATTN_SPLIT_KV"] == "0"
+
+
+@pytest.mark.parametrize("engine", ["float32"], indirect=True)
+def test_it_is_the_same_in_another_process(engine: ReplayEngine, tiny_path: str) -> None:
+    command = [sys.executable, "-c", ANOTHER_PROCESS, tiny_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert differences(engine.parts, json.loads(done.stdout.splitlines()[-1])) == {}
+
+
+def test_parts_survive_json() -> None:
+    odd = parts(hf_config={"ids": {0: "a"}, "eos": (1, 2), "dtype": Path("x")})
+    assert json.loads(json.dumps(odd)) == odd
+
+
+def test_differences_are_named_with_both_values() -> None:
+    one = {"a": 1, "same": [1], "env": {"X": "0", "Y": "1", "deep": {"z": None}}, "gone": {}}
+    other = {"a": 2, "same": [1], "env": {"X": "0", "deep": {"z": 0}}, "new": "n"}
+    expected = {
+        "a": (1, 2),
+        "env.Y": ("1", ABSENT),
+        "env.deep.z": (None, 0),
+        "gone": ({}, ABSENT),
+        "new": (ABSENT, "n"),
+    }
+    assert differences(one, other) == expected
+    assert differences(other, one) == {name: (right, left) for name, (left, right) in expected.items()}
+    assert differences(one, one) == {}
+
+
+@pytest.mark.parametrize(
+    ("file", "part"),
+    [
+        ("tokenizer.json", "tokenizer"),
+        ("tokenizer_config.json", "tokenizer"),
+        ("merges.txt", "tokenizer"),
+        ("chat_template.jinja", "chat_template"),
+        ("chat_templates/tools.jinja", "chat_template"),
+        ("generation_config.json", "generation_config"),
+        ("README.md", None),
+        ("model.safetensors.index.json", None),
+        ("config.json", None),
+    ],
+)
+def test_the_text_side_of_a_model(tiny_path: str, tmp_path: Path, file: str, part: str | None) -> None:
+    """Of the directory itself nothing counts; of a file that makes tokens, every byte. config.json is in as loaded."""
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_path, copy, ignore=shutil.ignore_patterns("*.safetensors"))
+    before = text_parts(str(copy), None, [])
+    assert before == text_parts(tiny_path, None, [])
+    (copy / file).parent.mkdir(exist_ok=True)
+    with (copy / file).open("a") as changed:
+        changed.write(" ")
+    moved = differences(before, text_parts(str(copy), None, []))
+    assert {name.partition(".")[0] for name in moved} == ({part} if part else set())
+
+
+@pytest.mark.parametrize("form", [["--chat-template={}"], ["--chat-template", "{}"]])
+def test_a_file_that_the_frontend_is_told_to_use(tiny_path: str, tmp_path: Path, form: list[str]) -> None:
+    template = tmp_path / "template.jinja"
+    arguments = [argument.format(template) for argument in form]
+    template.write_text("a")
+    before = text_parts(tiny_path, None, arguments)
+    template.write_text("b")
+    assert differences(before, text_parts(tiny_path, None, arguments)).keys() == {"frontend"}
+
+
+def test_switches_that_nobody_pinned_are_found() -> None:
+    inherited = {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2", "VLLM_CPU_INT4_W4A8": "0", "OMP_NUM_THREADS": "2"}
+    others = {"PATH": "/bin", "HOME": "/root", "VLLM_HOST_IP": "10.0.0.1", "VLLM_CACHE_ROOT": "/x", "LANG": "C"}
+    assert inherited_switches({**inherited, **others}) == inherited
