@@ -25,6 +25,11 @@ from llm42.verifier.settings import verifier_env
 
 logger = logging.getLogger("ray.serve")
 
+DRAIN_S = 120
+"""How long a router or a fast path that is to go may go on with the answers that it has begun."""
+REPLAYS_S = 10
+"""The same for a verifier: what it does not finish, another one is asked."""
+
 
 def build(args: dict[str, Any]) -> Application:
     """The builder that `serve run` calls. Everything that can be refused before a model is loaded is refused here."""
@@ -38,7 +43,7 @@ def build(args: dict[str, Any]) -> Application:
     require_resources(config, cluster, growing=may_grow(ray.nodes()))
     offline = OFFLINE_ENV if model_path != config.model else {}
 
-    def pool(part: type, settings: Pool, env: dict[str, str], *, max_ongoing: int) -> Any:
+    def pool(part: type, settings: Pool, env: dict[str, str], *, max_ongoing: int, drain_s: float) -> Any:
         return serve.deployment(part).options(
             name=part.__name__,
             num_replicas=settings.replicas,
@@ -51,15 +56,16 @@ def build(args: dict[str, Any]) -> Application:
             request_router_config=RequestRouterConfig(request_router_class=PinnedRouter),
             health_check_period_s=2,
             health_check_timeout_s=30,
-            graceful_shutdown_timeout_s=10,
+            graceful_shutdown_timeout_s=drain_s,
         )
 
-    fast_path = pool(FastPath, config.fast_path, fastpath_env(config), max_ongoing=10_000)
+    fast_path = pool(FastPath, config.fast_path, fastpath_env(config), max_ongoing=10_000, drain_s=DRAIN_S)
     verifier = pool(
         Verifier,
         config.verifier,
         verifier_env(config, gpu=verifier_on_gpu),
         max_ongoing=config.verifier.max_queued + 16,
+        drain_s=REPLAYS_S,
     )
     router = serve.deployment(serve.ingress()(Router)).options(
         name="Router",

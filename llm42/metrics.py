@@ -122,6 +122,7 @@ class VerifierMetrics:
 
     def on_audit(self, report: "AuditReport") -> None:
         AUDIT_SECONDS.observe(report.seconds)
+        logger.info("%s", report)
 
     def refused(self, reason: str) -> None:
         REFUSED.add(1, reason=reason)

@@ -5,6 +5,7 @@ Ray, vLLM and torch are imported by the commands that need them, when they need 
 
 import typer
 
+from llm42.cli.audit import audit
 from llm42.cli.check import check
 from llm42.cli.fingerprint import fingerprint
 from llm42.cli.model import model
@@ -21,6 +22,7 @@ main = typer.Typer(
 )
 main.command()(serve)
 main.command()(check)
+main.command()(audit)
 main.command()(fingerprint)
 main.add_typer(model, name="model")
 main.add_typer(receipt, name="receipt")

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from llm42.config import read_config
+from llm42.config import Config, read_config
 from llm42.environment import OFFLINE_ENV
 
 APPLICATION = "llm42.app:build"
@@ -31,11 +31,11 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Target:
-    """Where the first application of a configuration will answer, and which models ours need."""
+    """Where the first application of a configuration will answer, and the configurations of ours."""
 
     port: int
     prefix: str
-    models: tuple[str, ...]
+    configs: tuple[Config, ...]
 
     @classmethod
     def read(cls, config: Path) -> "Target":
@@ -47,8 +47,8 @@ class Target:
         try:
             document: dict[str, Any] = yaml.safe_load(config.read_text())
             applications: list[dict[str, Any]] = document["applications"]
-            models = tuple(
-                read_config(application.get("args") or {}).model
+            configs = tuple(
+                read_config(application.get("args") or {})
                 for application in applications
                 if application["import_path"] == APPLICATION
             )
@@ -58,7 +58,12 @@ class Target:
             raise ValueError(f"{config}: {error}") from None
         except (yaml.YAMLError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise ValueError(f"{config} is not a Serve configuration: {error!r}") from None
-        return cls(port, prefix, models)
+        return cls(port, prefix, configs)
+
+    @property
+    def models(self) -> list[str]:
+        """Those that our applications need."""
+        return [config.model for config in self.configs]
 
     @property
     def url(self) -> str:

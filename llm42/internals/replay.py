@@ -152,7 +152,9 @@ class ReplayExtension:
         assert replay is not None, "llm42_setup has not been called"
         hidden = replay.forward(tokens, starts, tables)
         logits = [replay.logits(hidden[row]) for row in asked]
-        return b"".join(_digest(slot) for row in logits if row is not None for slot in row) if self.rank == 0 else None
+        if self.rank != 0:
+            return None
+        return b"".join(_digest(slot) for row in logits if row is not None for slot in row.cpu())
 
 
 class _Clock:
@@ -177,7 +179,7 @@ def _int32(data: bytes) -> Tensor:
 
 
 def _digest(logits: Tensor) -> bytes:
-    raw = logits.cpu().contiguous().view(torch.uint8).numpy()
+    raw = logits.contiguous().view(torch.uint8).numpy()
     return hashlib.blake2b(raw.data, digest_size=DIGEST_BYTES).digest()
 
 

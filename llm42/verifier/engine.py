@@ -143,7 +143,9 @@ class ReplayEngine:
         if tokens.min() < 0 or tokens.max() >= self._model.vocabulary:
             raise ReplayRefused(f"token ids must be in [0, {self._model.vocabulary})")
         keys = self._cache.keys(request.tokens)
-        return Job(self.shape, request.tokens, request.start, keys, request.selection, time.perf_counter())
+        return Job(
+            self.shape, request.tokens, request.start, keys, request.selection, request.fresh, time.perf_counter()
+        )
 
     def _plan(self) -> None:
         """Prepare the next pass anew: something has changed."""

@@ -15,6 +15,8 @@ ABSENT = "(absent)"
 
 # Says where a model came from, not what it computes.
 _PROVENANCE = ("_name_or_path", "transformers_version")
+# How much is cached, not how it is computed: a page holds the same bits wherever it lies.
+_CACHE_SIZES = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override")
 # Of a model's directory: what turns a request into tokens, and tokens into text.
 _TEXT_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "chat_templates/*.jinja")
 _GENERATION = "generation_config.json"
@@ -50,6 +52,11 @@ def fingerprint_parts(
 def fingerprint(parts: dict[str, Any]) -> str:
     """SHA-256 (hex) of the parts as canonical JSON."""
     return hashlib.sha256(_canonical(parts).encode()).hexdigest()
+
+
+def engine_parts(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Those of an engine's further arguments that may change what it computes."""
+    return {name: value for name, value in arguments.items() if name not in _CACHE_SIZES}
 
 
 def text_parts(model: str, revision: str | None, arguments: Sequence[str]) -> dict[str, Any]:

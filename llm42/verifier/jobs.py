@@ -23,6 +23,8 @@ class Job:
     keys: list[bytes] = field(repr=False)
     """Names of all complete blocks; see :class:`~llm42.verifier.pages.PageCache`."""
     selection: Selection = GREEDY
+    fresh: bool = False
+    """Nothing is taken from the cache, and nothing left there."""
     submitted: float = 0.0
     """Seconds, on the caller's clock."""
 
@@ -60,7 +62,7 @@ class Job:
     @property
     def shareable(self) -> int:
         """How many blocks may come from the cache: those that lie wholly before :attr:`first_asked`."""
-        return self.start // self.shape.block
+        return 0 if self.fresh else self.start // self.shape.block
 
     @property
     def pending(self) -> range:

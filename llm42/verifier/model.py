@@ -11,7 +11,7 @@ from llm42.config import Config
 from llm42.internals.engine_core import EngineCore, make_engine_core
 from llm42.protocol.messages import pack_tokens
 from llm42.protocol.selection import GREEDY, Selection
-from llm42.verifier.fingerprint import fingerprint_parts, text_parts
+from llm42.verifier.fingerprint import engine_parts, fingerprint_parts, text_parts
 from llm42.verifier.jobs import Job
 from llm42.verifier.pages import PageTable
 from llm42.verifier.passes import Pass, PassInput, PassOutput, PassShape, Row
@@ -47,7 +47,7 @@ class ReplayModel:
         facts = self._thread.submit(self._setup).result()
         if facts["threads"] != config.verifier.threads:
             raise RuntimeError(f"torch computes on {facts['threads']} threads, not {config.verifier.threads}")
-        facts["engine"] = config.verifier.engine
+        facts["engine"] = engine_parts(config.verifier.engine)
         facts |= text_parts(model_path, config.verifier.engine.get("revision"), config.router.arguments)
         self.parts = fingerprint_parts(self.shape, model.hf_config.to_dict(), env, facts, parallel.tensor_parallel_size)
         """What the fingerprint is made of."""

@@ -68,12 +68,17 @@ class PassOutput:
 
 
 class Pass:
-    """Rows to run together, encoded at once; the rest of the shape is padding."""
+    """Rows to run together, encoded at once; the rest of the shape is padding.
 
-    def __init__(self, shape: PassShape, rows: Sequence[Row]) -> None:
+    ``first`` is where in the pass the rows begin (they go on at its top). If it is not 0, the padding has tokens too:
+    what is replayed to audit it stands in other rows than usual, beside other neighbours.
+    """
+
+    def __init__(self, shape: PassShape, rows: Sequence[Row], first: int = 0) -> None:
         self.shape = shape
         self.rows = tuple(rows)
-        self.input = _encode(shape, rows)
+        self.first = first
+        self.input = _encode(shape, rows, first)
 
     @property
     def idle_rows(self) -> int:
@@ -95,22 +100,25 @@ class Pass:
             row.job.receive(output.tokens[words], output.logprobs[words], output.ranks[words], output.valid[slots])
 
 
-def _encode(shape: PassShape, rows: Sequence[Row]) -> PassInput:
+def _encode(shape: PassShape, rows: Sequence[Row], first: int) -> PassInput:
     """Padding is token 0 at position 0 on block 0, vLLM's null block: nobody reads it."""
-    tokens = bytearray(_INT * shape.rows * shape.window)
+    width = _INT * shape.window
+    tokens = bytearray(width * shape.rows)
+    if first:
+        tokens[:] = rows[0].job.tokens[:width].ljust(width, b"\0") * shape.rows
+    places = [(first + number) % shape.rows for number in range(len(rows))]
     starts = array("i", bytes(_INT * shape.rows))
     tables = array("i", bytes(_INT * shape.rows * shape.blocks))
-    for index, row in enumerate(rows):
+    for index, row in zip(places, rows, strict=True):
         start, end = row.window * shape.window, (row.window + 1) * shape.window
         # vLLM's rotary kernel reads past its table in silence.
         assert end <= shape.context, f"window {row.window} lies past the context of {shape.context} tokens"
         assert row.job.table is not None
         known = row.job.tokens[_INT * start : _INT * end]
-        at = _INT * index * shape.window
-        tokens[at : at + len(known)] = known
+        tokens[width * index : width * (index + 1)] = known.ljust(width, b"\0")
         starts[index] = start
         ids = row.job.table.ids[: -(-end // shape.block)]
         tables[index * shape.blocks : index * shape.blocks + len(ids)] = ids
-    asked = [index for index, row in enumerate(rows) if row.asked]
-    selections = [rows[index].job.selection.fields for index in asked]
+    asked = [index for index, row in zip(places, rows, strict=True) if row.asked]
+    selections = [row.job.selection.fields for row in rows if row.asked]
     return PassInput(bytes(tokens), starts.tobytes(), tables.tobytes(), asked, selections)

@@ -29,6 +29,7 @@ class Scheduler:
         self._waiting: deque[Job] = deque()
         self._running: dict[Job, None] = {}  # in order of admission
         self._prefill_turn = True
+        self._audits = 0
         self.hits = 0
         """Shareable pages found in the cache at admission, so far."""
         self.misses = 0
@@ -72,7 +73,8 @@ class Scheduler:
         chosen = list(islice(decode, rows - reserved))
         chosen += islice(prefill, rows - len(chosen))
         chosen += islice(decode, rows - len(chosen))
-        return Pass(self._shape, chosen)
+        audited = rows > 1 and any(row.job.fresh for row in chosen)
+        return Pass(self._shape, chosen, 1 + self._audits % (rows - 1) if audited else 0)
 
     def begin(self, planned: Pass) -> None:
         """The pass, planned after the last change of anything, is about to run."""
@@ -80,6 +82,7 @@ class Scheduler:
             row.job.next_window = row.window + 1
             row.job.begun = row.job.flying = True
         self._prefill_turn = all(row.asked for row in planned.rows)
+        self._audits += planned.first > 0
 
     def end(self, finished: Pass, output: PassOutput) -> list[Job]:
         """The pass has succeeded: returns the jobs that it completed or (``error``) failed."""
@@ -123,7 +126,7 @@ class Scheduler:
     def _publish(self, row: Row) -> None:
         job = row.job
         blocks, partly = divmod(row.window + 1, self._windows_per_block)
-        if not partly and blocks <= len(job.keys) and job.error is None:
+        if not partly and blocks <= len(job.keys) and job.error is None and not job.fresh:
             assert job.table is not None
             self._cache.publish(job.table, blocks - 1, job.keys[blocks - 1])
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from llm42.cli.target import Target
+from llm42.config import Config
 
 OURS = "applications: [{import_path: 'llm42.app:build', args: {model: MODEL}}]"
 
@@ -16,13 +17,13 @@ def target(tmp_path: Path, text: str) -> Target:
 
 
 def test_defaults_are_serve_s(tmp_path: Path) -> None:
-    assert target(tmp_path, "applications: [{import_path: 'llm42.app:build'}]") == Target(8000, "", ("demo",))
+    assert target(tmp_path, "applications: [{import_path: 'llm42.app:build'}]") == Target(8000, "", (Config(),))
 
 
 def test_address_and_prefix(tmp_path: Path) -> None:
     text = "http_options: {port: 8123}\napplications: [{import_path: 'a:b', route_prefix: /llm}]"
     assert target(tmp_path, text).url == "http://127.0.0.1:8123/llm"
-    assert target(tmp_path, text).models == ()
+    assert target(tmp_path, text).configs == ()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ CALL_S = 60.0
 DEPLOYED_S = 240.0
 REPLACED_S = 120.0
 METRICS_S = 30.0
+RAY_STARTS = 4
+"""Ray gives up a start after 30 s, which a busy machine may need."""
 
 
 def free_port() -> int:
@@ -189,6 +191,24 @@ class Cluster:
         return value
 
 
+def _start_ray(metrics_port: int) -> None:
+    for left in reversed(range(RAY_STARTS)):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=4,
+                include_dashboard=False,
+                log_to_driver=bool(os.environ.get("LLM42_TEST_LOGS")),
+                _metrics_export_port=metrics_port,
+                _system_config={"metrics_report_interval_ms": 1000},
+            )
+            return
+        except Exception as error:  # Ray has no type of its own for it
+            if "timed out during startup" not in str(error) or not left:
+                raise
+            ray.shutdown()
+
+
 @contextmanager
 def ray_cluster() -> Iterator[Cluster]:
     """A local Ray of our own, whatever else runs on this machine."""
@@ -199,14 +219,7 @@ def ray_cluster() -> Iterator[Cluster]:
         patch.setenv("RAY_worker_niceness", "0")  # by default replicas yield to all else on a busy machine
         # Replicas inherit it: the fast path would be as repeatable as a verifier, and no test would see a rollback.
         patch.delenv("VLLM_CPU_ATTN_SPLIT_KV", raising=False)
-        ray.init(
-            address="local",
-            num_cpus=4,
-            include_dashboard=False,
-            log_to_driver=bool(os.environ.get("LLM42_TEST_LOGS")),
-            _metrics_export_port=cluster.metrics_port,
-            _system_config={"metrics_report_interval_ms": 1000},
-        )
+        _start_ray(cluster.metrics_port)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": cluster.port})
         yield cluster

@@ -50,12 +50,12 @@ async def test_the_fingerprint_is_in_deterministic_answers_only(cluster: Cluster
 @pytest.mark.parametrize("route", ["completions", "chat/completions"])
 async def test_streams_say_it_at_their_end(cluster: Cluster, fingerprint: str, route: str) -> None:
     prompt = {"messages": [{"role": "user", "content": "hello"}]} if route != "completions" else {"prompt": [1, 2]}
-    for flag in (True, False):
-        fields = {"is_deterministic": flag, "stream": True, "stream_options": {"include_usage": True}, **prompt}
-        said = [event for event in events(await raw(cluster, route, temperature=0, **fields)) if "determinism" in event]
-        assert len(said) == 2, "the terminal chunk and that of the usage"
-        assert all(event["system_fingerprint"] == (fingerprint if flag else None) for event in said)
-        assert all(event["determinism"]["verified"] is flag for event in said)
+    for flag, usage in ((True, True), (True, False), (False, True), (False, False)):
+        fields = {"is_deterministic": flag, "stream": True, "stream_options": {"include_usage": usage}, **prompt}
+        said = events(await raw(cluster, route, temperature=0, **fields))
+        assert [event for event in said if "determinism" in event] == said[-1:]
+        assert said[-1]["system_fingerprint"] == (fingerprint if flag else None)
+        assert said[-1]["determinism"] == {"verified": flag}
 
 
 async def test_an_expected_fingerprint_is_kept_or_refused(cluster: Cluster, fingerprint: str, client: Client) -> None:

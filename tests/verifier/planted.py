@@ -79,6 +79,25 @@ def _uproot(worker: Any) -> None:
     worker.planted.remove()
 
 
+def overwrite_page(runner: Any, block: int) -> None:
+    """Flip the lowest bit of each value of a page, in all layers."""
+    for layer in runner.kv_caches:
+        values = layer[block]
+        integers = values.view(torch.int16 if values.element_size() == 2 else torch.int32)
+        integers ^= 1
+
+
+def overwrite_page_of(worker: Any, block: int) -> None:
+    overwrite_page(worker.model_runner, block)
+
+
+def flip_weight_bit(worker: Any) -> None:
+    """The lowest exponent bit of one weight of a norm; done twice, it is undone."""
+    weight = worker.model_runner.model.model.layers[LAYER].input_layernorm.weight.data
+    bits = weight.view(torch.int16 if weight.element_size() == 2 else torch.int32)
+    bits[0] ^= 1 << (7 if weight.element_size() == 2 else 23)
+
+
 def in_worker(engine: ReplayEngine, function: Callable[..., Any], *args: object) -> Any:
     """Run ``function(worker, *args)`` on the thread that runs the passes; the worker must be in this process."""
     client = engine._model._core.client
@@ -109,7 +128,7 @@ def kv_split(engine: ReplayEngine, threads: int) -> Iterator[None]:
 def _leave_kv_split_on(_worker: Any, threads: int) -> None:
     from vllm.v1.attention.backends import cpu_attn
 
-    torch.set_num_threads(threads)
+    torch._C.set_num_threads(threads)  # vLLM has disarmed torch.set_num_threads
     # vLLM reads the variable at every pass, but from a snapshot that it took at start.
     cpu_attn.envs = SimpleNamespace(VLLM_CPU_ATTN_SPLIT_KV=True)
 
@@ -118,5 +137,5 @@ def _turn_kv_split_off(_worker: Any) -> None:
     from vllm import envs
     from vllm.v1.attention.backends import cpu_attn
 
-    torch.set_num_threads(1)
+    torch._C.set_num_threads(1)
     cpu_attn.envs = envs

@@ -11,7 +11,14 @@ import pytest
 
 from llm42.internals.facts import inherited_switches
 from llm42.verifier.engine import ReplayEngine
-from llm42.verifier.fingerprint import ABSENT, differences, fingerprint, fingerprint_parts, text_parts
+from llm42.verifier.fingerprint import (
+    ABSENT,
+    differences,
+    engine_parts,
+    fingerprint,
+    fingerprint_parts,
+    text_parts,
+)
 from llm42.verifier.passes import PassShape
 
 SHAPE, HF_CONFIG, ENV = PassShape(4, 32, 32, 512), {"hidden_size": 8, "_name_or_path": "/somewhere"}, {"A": "0"}
@@ -71,6 +78,10 @@ def test_it_is_the_same_in_another_process(engine: ReplayEngine, tiny_path: str)
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert differences(engine.parts, json.loads(done.stdout.splitlines()[-1])) == {}
+
+
+def test_more_memory_for_the_cache_does_not_move_it() -> None:
+    assert engine_parts({"kv_cache_memory_bytes": 1 << 30, "quantization": "fp8"}) == {"quantization": "fp8"}
 
 
 def test_parts_survive_json() -> None:

@@ -13,7 +13,7 @@ from llm42.protocol.errors import ReplayFailed, ReplayRefused, VerifierBusy
 from llm42.protocol.messages import pack_tokens, unpack_tokens
 from llm42.verifier.jobs import Job
 from llm42.verifier.pages import PageCache
-from llm42.verifier.passes import Pass, PassOutput, PassShape
+from llm42.verifier.passes import Pass, PassOutput, PassShape, Row
 from llm42.verifier.scheduler import Scheduler
 
 WINDOW, CONTEXT = 2, 24
@@ -22,6 +22,11 @@ WINDOW, CONTEXT = 2, 24
 def canonical(tokens: list[int]) -> int:
     """The next token after these: depends on each of them."""
     return int.from_bytes(hashlib.sha256(pack_tokens(tokens)).digest()[:2], "big")
+
+
+def in_place(running: Pass) -> list[tuple[int, Row]]:
+    """The rows with their places in the pass."""
+    return [((running.first + number) % running.shape.rows, row) for number, row in enumerate(running.rows)]
 
 
 @dataclass
@@ -38,7 +43,7 @@ class RememberingModel:
         starts, tables = unpack_tokens(sent.starts), unpack_tokens(sent.tables)
         per_block = shape.block // shape.window
         places = {}
-        for index, row in enumerate(running.rows):
+        for index, row in in_place(running):
             assert starts[index] == row.window * shape.window
             page = row.job.table.pages[row.window // per_block]
             assert page.block_id == tables[index * shape.blocks + row.window // per_block]
@@ -49,10 +54,10 @@ class RememberingModel:
             places[place] = index
             end = min(starts[index] + shape.window, row.job.length)
             self.memory[place] = unpack_tokens(row.job.tokens)[:end]
-        for index in range(len(running.rows), shape.rows):
+        for index in set(range(shape.rows)) - {index for index, _ in in_place(running)}:
             assert starts[index] == 0
             assert not any(tables[index * shape.blocks : (index + 1) * shape.blocks]), "padding off the null block"
-        for index, row in enumerate(running.rows):
+        for index, row in in_place(running):
             tokens = unpack_tokens(row.job.tokens)
             table = tables[index * shape.blocks :][: shape.blocks]
             for window in range(row.window + 1):
@@ -63,8 +68,9 @@ class RememberingModel:
     def _choose(self, running: Pass) -> PassOutput:
         shape = self.shape
         chosen = []
+        placed = dict(in_place(running))
         for index in running.input.asked:
-            row = running.rows[index]
+            row = placed[index]
             tokens = unpack_tokens(row.job.tokens)
             chosen += [canonical(tokens[: row.window * shape.window + slot + 1]) for slot in range(shape.window)]
         logprobs = struct.pack(f"{len(chosen)}f", *chosen)
@@ -84,8 +90,8 @@ class World:
         self.done: list[Job] = []
         self.passes_without_prefill = 0
 
-    def submit(self, tokens: list[int], start: int) -> Job | None:
-        job = Job(self.shape, pack_tokens(tokens), start, self.cache.keys(pack_tokens(tokens)))
+    def submit(self, tokens: list[int], start: int, fresh: bool = False) -> Job | None:
+        job = Job(self.shape, pack_tokens(tokens), start, self.cache.keys(pack_tokens(tokens)), fresh=fresh)
         try:
             self.scheduler.submit(job)
         except ReplayRefused:
@@ -162,7 +168,7 @@ class World:
 # Few distinct tokens, so that sequences share prefixes and diverge inside blocks.
 sequences = st.lists(st.integers(0, 1), min_size=1, max_size=CONTEXT)
 actions = st.one_of(
-    st.tuples(st.just("submit"), sequences, st.integers(0, CONTEXT)),
+    st.tuples(st.just("submit"), sequences, st.integers(0, CONTEXT), st.booleans()),
     st.tuples(st.just("cancel"), st.integers(0, 20)),
     st.tuples(st.just("begin")),
     st.tuples(st.just("end"), st.sampled_from([True, True, True, False])),
@@ -176,8 +182,8 @@ def test_every_interleaving(rows: int, windows_per_block: int, pages: int, scrip
     for action, *arguments in script:
         match action:
             case "submit":
-                tokens, start = arguments
-                world.submit(tokens, start % len(tokens))
+                tokens, start, fresh = arguments
+                world.submit(tokens, start % len(tokens), fresh)
             case "cancel":
                 world.cancel(*arguments)
             case "begin":
@@ -221,6 +227,29 @@ def test_wrong_kv_would_be_seen() -> None:
     world.begin()
     with pytest.raises(AssertionError, match="wrong K/V is read"):
         world.end(ok=True)
+
+
+def test_a_fresh_job_reads_and_leaves_nothing_in_the_cache_and_moves() -> None:
+    world = World(4, 1, 100)
+    prompt = list(range(1, 21))
+    world.submit(prompt, 19, fresh=True)
+    world.drain()
+    assert not any(page.block_hash for page in world.pool._pool.blocks)
+    world.submit(prompt, 19)
+    world.drain()
+    places = set()
+    for _ in range(6):
+        world.submit(prompt, 19, fresh=True)
+        windows = []
+        while world.live:
+            world.begin()
+            assert world.flying is not None
+            assert unpack_tokens(world.flying.input.tokens).count(0) == 0, "its neighbours are no zeros"
+            windows += [row.window for row in world.flying.rows]
+            places.add(world.flying.first)
+            world.end(ok=True)
+        assert windows == list(range(10)), "all of it, whatever is in the cache"
+    assert places == {1, 2, 3}
 
 
 def test_a_hot_prefix_is_skipped_and_siblings_share_a_running_prefill() -> None:

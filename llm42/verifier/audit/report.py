@@ -63,6 +63,9 @@ class Failure:
     violated: Property
     where: str
 
+    def as_json(self) -> dict[str, str]:
+        return {"property": str(self.violated), "where": self.where}
+
     def __str__(self) -> str:
         return f"replay is not {self.violated} ({self.violated.meaning}): {self.where}"
 
@@ -79,14 +82,16 @@ class AuditFailed(RuntimeError):
         )
 
 
-def remedies(failures: Sequence[Failure], *, on_cpu: bool, dtype: str) -> list[str]:
+def remedies(failures: Sequence[Failure], *, on_cpu: bool, dtype: str, threads: int) -> list[str]:
     """Configurations worth trying; only a person chooses one, for all replicas at once."""
     violated = {failure.violated for failure in failures}
     found = []
     if violated == {Property.ROW}:
         found.append("`strict: true` (one row in a pass needs no row independence)")
     if on_cpu:
-        found.append("`verifier.threads: 1`, and `verifier.env` without switches that choose kernels")
+        if threads > 1:
+            found.append("`verifier.threads: 1`")
+        found.append("`verifier.env` without switches that choose kernels")
         if dtype != "torch.float32":
             found.append("`dtype: float32`")
     else:

@@ -33,8 +33,8 @@ class Rig:
         needed = filled + len(offsets) * self._shape.rows
         if needed > model.num_blocks - 1:
             raise ValueError(
-                f"the start-up audit needs {needed} KV pages, but the verifier has {model.num_blocks - 1}: give it more "
-                "KV memory"
+                f"the start-up audit needs {needed} KV pages, but the verifier has {model.num_blocks - 1}: give it "
+                "more KV memory"
             )
         self._filled = list(range(1, filled + 1))
         first = filled + 1

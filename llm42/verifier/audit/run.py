@@ -29,7 +29,8 @@ def audit(model: ReplayModel, level: Level = "quick", on_pass: Callable[[], None
         failures = [failure] if (failure := cached.failure()) else []
         comparisons += cached.comparisons
     if failures:
-        raise AuditFailed(failures, remedies(failures, on_cpu=model.on_cpu, dtype=model.parts["dtype"]))
+        dtype, threads = model.parts["dtype"], model.parts["threads"]
+        raise AuditFailed(failures, remedies(failures, on_cpu=model.on_cpu, dtype=dtype, threads=threads))
     checked = tuple(checked for checked in Property if checked != Property.ROW or model.shape.rows > 1)
     return AuditReport(level, checked, passes, comparisons, time.perf_counter() - began)
 

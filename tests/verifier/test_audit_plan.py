@@ -1,0 +1,48 @@
+"""What the start-up audit puts to the test: planning only, no model."""
+
+import pytest
+
+from llm42.verifier.audit.probes import NEIGHBOURS, PADDING, TAILS, Probes
+from llm42.verifier.passes import PassShape
+
+WINDOW, CONTEXT = 32, 512
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 8, 16])
+def test_the_plan_reaches_every_row(rows: int) -> None:
+    """Rows that one target has visited are compared; so are, through it, those that another one has."""
+    probes = Probes(PassShape(rows, WINDOW, WINDOW, CONTEXT), 100, "quick")
+    rounds = [*probes.references(), *probes.rounds()]
+    visited = [
+        {row for given in rounds for row, probe in given.targets() if probe.target == index}
+        for index in range(len(probes.targets))
+    ]
+    assert all(len(rows) > 1 for rows in visited)
+    reached = visited[0]
+    for _ in visited:
+        reached = reached.union(*(rows for rows in visited if rows & reached))
+    assert reached == set(range(rows))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 16])
+def test_the_plan_disturbs_every_target(rows: int) -> None:
+    probes = Probes(PassShape(rows, WINDOW, 2 * WINDOW, 4096), 100, "quick")
+    assert probes.windows == [0, 2, 62, 127], "the first, behind a KV block, in the middle, and the last"
+    rounds = probes.rounds()
+    assert {given.neighbours for given in rounds} == set(NEIGHBOURS)
+    assert {probe.tail for given in rounds for _, probe in given.targets()} == set(TAILS)
+    for target in probes.targets:
+        known = {probe.known for given in rounds for _, probe in given.targets() if probe.target == target.target}
+        assert len(known) >= 2
+    for given in rounds:
+        for _, probe in given.targets():
+            assert probe.tokens[: probe.known] == probes.targets[probe.target].tokens[: probe.known]
+            assert probe.window == probes.targets[probe.target].window
+        if given.neighbours == PADDING:
+            assert all(probe is None or probe.known for probe in given.rows)
+
+
+def test_a_plan_for_a_context_of_one_window() -> None:
+    probes = Probes(PassShape(2, WINDOW, WINDOW, WINDOW), 100, "full")
+    assert probes.windows == [0]
+    assert all(probe.window == 0 for given in probes.rounds() for probe in given.rows if probe is not None)
