@@ -1,6 +1,6 @@
 # Set up, serve and test LLM-42; `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help venv serve test test-slow lint clean
+.PHONY: help venv serve test test-slow faults thousand lint clean
 
 PYTHON ?= python3
 CONFIG ?= deployments/llm42.yaml
@@ -25,6 +25,12 @@ test: lint  ## Check the code and run the tests
 test-slow: venv  ## Run the tests that take minutes each
 	@echo "== slow tests"
 	@$(PYTEST) -m slow
+
+faults: venv  ## Inject every fault under traffic, compare all outputs with the canonical ones, print the table
+	@$(PYTEST) -m slow -s tests/faults
+
+thousand: venv  ## Count the different ones among 1,000 completions of one prompt under mixed load
+	@$(BIN)/python -m tests.scenarios.thousand $(if $(JSON),--json $(JSON))
 
 lint: venv  ## Check style, format and types
 	@echo "== ruff check"

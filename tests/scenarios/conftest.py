@@ -1,0 +1,39 @@
+"""The deployment of the end-to-end tests, asked in two ways."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+
+from tests.e2e.client import Answer
+from tests.e2e.cluster import Cluster
+from tests.e2e.conftest import cluster, ray_and_serve
+from tests.scenarios.ask import Request, Side, Sides
+
+__all__ = ["cluster", "ray_and_serve"]
+
+Ask = Callable[[Cluster], AbstractAsyncContextManager[Sides]]
+
+
+@pytest.fixture(scope="session")
+def ask_of() -> Ask:
+    """Both ways to ask a cluster. The answers that count are those of the whole run, whatever is deployed meanwhile."""
+    first: dict[bool, dict[Request, Answer]] = {True: {}, False: {}}
+    fingerprints: set[str | None] = set()
+
+    @asynccontextmanager
+    async def asking(cluster: Cluster) -> AsyncIterator[Sides]:
+        deterministic, ordinary = (
+            Side(cluster.url, deterministic=flag, first=first[flag], fingerprints=fingerprints)
+            for flag in (True, False)
+        )
+        async with deterministic.openai, ordinary.openai:
+            yield Sides(deterministic, ordinary, fingerprints)
+
+    return asking
+
+
+@pytest.fixture
+async def sides(cluster: Cluster, ask_of: Ask) -> AsyncIterator[Sides]:
+    async with ask_of(cluster) as sides:
+        yield sides
