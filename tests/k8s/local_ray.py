@@ -1,0 +1,180 @@
+"""KubeRay's part on this machine: nodes started as it would start the pods' containers, and Serve told over HTTP."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from llm42.cli.processes import Job
+from tests.k8s.overlay import ROOT, Object, Overlay
+
+NETWORK = "127.0.0."
+"""Of the loopback interface: a node has an address of its own, as a pod has. Not 127.0.0.1, which Ray would replace by
+that of a network interface."""
+TOKEN = "0123456789abcdef" * 4
+UP_S = 300.0
+TRIES = 3
+SERVE_S = 180.0
+STOP_S = 20.0
+POLL_S = 0.5
+
+
+def free_port() -> int:
+    """On all addresses."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Node:
+    job: Job
+    host: str
+    health_port: int
+    metrics_port: int
+
+    def get(self, port: int, path: str) -> httpx.Response:
+        """Without a token, as probes and Prometheus do."""
+        return httpx.get(f"http://{self.host}:{port}{path}", timeout=10, trust_env=False)
+
+    @property
+    def is_up(self) -> bool:
+        try:
+            return self.get(self.health_port, "/api/healthz").is_success
+        except httpx.TransportError:
+            return False
+
+
+@dataclass
+class LocalRay:
+    """A cluster of the overlay's groups; a group's CPUs are given, for GPUs there are none."""
+
+    overlay: Overlay
+    folder: Path
+    gcs_port: int = field(default_factory=free_port)
+    dashboard_port: int = field(default_factory=free_port)
+    nodes: list[Node] = field(default_factory=list)
+
+    def start_head(self) -> Node:
+        group = self.overlay.cluster["headGroupSpec"]
+        return self._start(
+            "headgroup",
+            group,
+            "--head",
+            f"--port={self.gcs_port}",
+            f"--dashboard-host={self._next_host}",
+            f"--dashboard-port={self.dashboard_port}",
+            f"--ray-client-server-port={free_port()}",
+            f"--temp-dir={self.folder}",
+        )
+
+    def start_worker(self, name: str, num_cpus: int) -> Node:
+        """One pod of the group ``name``."""
+        group = dict(self.overlay.groups())[name]
+        address = f"--address={self.nodes[0].host}:{self.gcs_port}"
+        return self._start(name, group, address, f"--num-cpus={num_cpus}", "--num-gpus=0")
+
+    @property
+    def _next_host(self) -> str:
+        return f"{NETWORK}{len(self.nodes) + 2}"
+
+    def _start(self, name: str, group: Object, *arguments: str) -> Node:
+        health, metrics = free_port(), free_port()
+        settings = [f"--{key}={value}" for key, value in group["rayStartParams"].items()]
+        if custom := {key: float(value) for key, value in group.get("resources", {}).items()}:
+            settings.append(f"--resources={json.dumps(custom)}")
+        command = [
+            f"{sysconfig.get_path('scripts')}/ray",
+            "start",
+            "--block",
+            f"--node-ip-address={self._next_host}",
+            f"--dashboard-agent-listen-port={health}",
+            f"--metrics-export-port={metrics}",
+            "--disable-usage-stats",
+            *settings,
+            *arguments,
+        ]
+        for _ in range(TRIES):
+            job = Job.start(name, command, self._environment(name, group), self.folder / f"{name}.log")
+            node = Node(job, self._next_host, health, metrics)
+            self.nodes.append(node)
+            until(lambda node=node: node.is_up or not node.job.running, UP_S, f"{name} is not up")
+            if job.running:
+                return node
+            self.nodes.remove(node)
+            job.stop(signal.SIGTERM, STOP_S)
+            # Ray waits 15 s for its agents and 30 s for a node, which a busy machine may not keep.
+            assert "timed out during startup" in job.tail(), job.tail()
+        raise AssertionError(f"{name} is not up after {TRIES} tries: {job.tail()}")
+
+    def _environment(self, name: str, group: Object) -> dict[str, str]:
+        container = group["template"]["spec"]["containers"][0]
+        # Those that name a place name one in the pod.
+        stated = {e["name"]: e["value"] for e in container["env"] if not e.get("value", "/").startswith("/")}
+        return {
+            **os.environ,
+            **stated,
+            "PYTHONPATH": str(ROOT),
+            # A busy machine: replicas do not yield to all else, and the dashboard takes its time.
+            "RAY_worker_niceness": "0",
+            "RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(int(UP_S)),
+            # What KubeRay adds.
+            "RAY_AUTH_MODE": self.overlay.cluster["authOptions"]["mode"],
+            "RAY_AUTH_TOKEN": TOKEN,
+            "RAY_CLUSTER_NAME": "llm42",
+            "RAY_CLOUD_INSTANCE_ID": f"llm42-{name}-0",
+            "RAY_NODE_TYPE_NAME": name,
+            "RAY_USAGE_STATS_KUBERAY_IN_USE": "1",
+        }
+
+    def put(self, config: Object, *, token: str = TOKEN) -> httpx.Response:
+        return self._serve("PUT", token, json=config)
+
+    def application(self) -> Object:
+        """As Serve describes it; empty while it knows of none."""
+        found: Object = self._serve("GET", TOKEN).raise_for_status().json()["applications"].get("llm42", {})
+        return found
+
+    def _serve(self, method: str, token: str, **body: Any) -> httpx.Response:
+        return httpx.request(
+            method,
+            f"http://{self.nodes[0].host}:{self.dashboard_port}/api/serve/applications/",
+            headers={"X-Ray-Authorization": f"Bearer {token}"},
+            timeout=SERVE_S,
+            trust_env=False,
+            **body,
+        )
+
+    def stop(self) -> None:
+        for node in reversed(self.nodes):
+            node.job.stop(signal.SIGTERM, STOP_S)
+
+
+def until(true: Callable[[], bool], timeout_s: float, otherwise: str) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(POLL_S)
+
+
+@contextmanager
+def local_ray(overlay: Overlay) -> Iterator[LocalRay]:
+    # Not pytest's folder: a socket's path may have no more than 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="ray-"))
+    ray = LocalRay(overlay, folder)
+    try:
+        yield ray
+    finally:
+        ray.stop()
+        shutil.rmtree(folder, ignore_errors=True)

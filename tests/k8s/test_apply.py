@@ -1,0 +1,82 @@
+"""A rendered RayService on a Ray of this machine: CPUs for GPUs and the test model, all else as it is."""
+
+from copy import deepcopy
+
+import httpx
+import pytest
+
+from tests.k8s.local_ray import LocalRay, free_port, local_ray, until
+from tests.k8s.overlay import Object, render
+
+BUILT_S = 240.0
+SERVING_S = 360.0
+METRICS_S = 60.0
+REQUEST_S = 120.0
+WORKERS = ("fast-path", "verifier")
+
+
+def on_cpus(config: Object, host: str) -> Object:
+    """``config`` for two engines without a GPU, and one proxy on ``host``."""
+    config = deepcopy(config)
+    # Nodes of one machine cannot all have a proxy on one port.
+    config["proxy_location"] = "HeadOnly"
+    config["http_options"] = {"host": host, "port": free_port()}
+    args = config["applications"][0]["args"]
+    args |= {"model": "tiny", "max_model_len": 1024}
+    for pool in ("fast_path", "verifier"):
+        assert args[pool]["num_gpus"] > 0
+        args[pool] |= {"replicas": 1, "num_gpus": 0, "engine": {"kv_cache_memory_bytes": 32 << 20}}
+    return config
+
+
+def ask(url: str) -> httpx.Response:
+    body = {"model": "tiny", "prompt": [1, 2, 3, 4, 5], "max_tokens": 40, "temperature": 0, "ignore_eos": True}
+    return httpx.post(
+        f"{url}/v1/completions",
+        json={**body, "is_deterministic": True, "return_token_ids": True, "logprobs": 0},
+        timeout=REQUEST_S,
+        trust_env=False,
+    )
+
+
+def until_status(ray: LocalRay, status: str, timeout_s: float) -> None:
+    def has() -> bool:
+        found = ray.application()
+        assert found.get("status") != "DEPLOY_FAILED", found["message"]
+        return bool(found.get("deployments")) and found["status"] == status
+
+    until(has, timeout_s, f"the application is not {status} in time")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_it_serves_a_deterministic_request(tiny_path: str) -> None:
+    overlay = render("autoscaled")
+    with local_ray(overlay) as ray:
+        head = ray.start_head()
+        config = on_cpus(overlay.serve_config, head.host)
+        assert ray.put(config, token="f" * 64).status_code == 403
+        # As KubeRay does it: once the head is there, whatever else is. The application waits for the workers.
+        assert ray.put(config).is_success
+        until_status(ray, "DEPLOYING", BUILT_S)
+        workers = [ray.start_worker(name, num_cpus=1) for name in WORKERS]
+        until_status(ray, "RUNNING", SERVING_S)
+        port = config["http_options"]["port"]
+        assert head.get(port, "/-/healthz").is_success
+
+        url = f"http://{head.host}:{port}"
+        first, second = ask(url), ask(url)
+        assert first.headers["x-llm42-verified"] == "true", first.text
+        assert len(first.json()["choices"][0]["token_ids"]) == 40
+        assert first.json()["choices"] == second.json()["choices"]
+
+        nodes = dict(zip(("headgroup", *WORKERS), (head, *workers), strict=True))
+
+        def exported(name: str, metric: str) -> bool:
+            return metric in nodes[name].get(nodes[name].metrics_port, "/metrics").text
+
+        # Where the engines are is what their nodes' metrics say: the custom resources have kept the pools apart.
+        passes = "ray_llm42_verify_pass_seconds_count"
+        until(lambda: exported("verifier", passes), METRICS_S, "the verifier's node has no metrics of a verifier")
+        assert not exported("headgroup", passes)
+        assert not exported("fast-path", passes)
