@@ -26,7 +26,7 @@ from llm42.verifier.settings import verifier_env
 logger = logging.getLogger("ray.serve")
 
 DRAIN_S = 120
-"""How long a router or a fast path that is to go may go on with the answers that it has begun."""
+"""How long a fast path that is to go may go on with the ordinary answers that it has begun."""
 REPLAYS_S = 10
 """The same for a verifier: what it does not finish, another one is asked."""
 
@@ -79,6 +79,7 @@ def build(args: dict[str, Any]) -> Application:
         health_check_timeout_s=30,
         # Long enough for what it has begun to end by itself, or with a clear error where the pool has changed.
         graceful_shutdown_timeout_s=config.timeouts.verify_s + 10,
+        max_surge_percent=100,  # a deploy starts new routers before it stops old ones: there is always one to ask
     )
     # One for each deploy: verifiers that replace others later are held to the first one's fingerprint, and a new deploy
     # may bring another.

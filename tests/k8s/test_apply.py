@@ -5,7 +5,7 @@ from copy import deepcopy
 import httpx
 import pytest
 
-from tests.k8s.local_ray import LocalRay, free_port, local_ray, until
+from tests.k8s.local_ray import free_port, local_ray, until
 from tests.k8s.overlay import Object, render
 
 BUILT_S = 240.0
@@ -39,15 +39,6 @@ def ask(url: str) -> httpx.Response:
     )
 
 
-def until_status(ray: LocalRay, status: str, timeout_s: float) -> None:
-    def has() -> bool:
-        found = ray.application()
-        assert found.get("status") != "DEPLOY_FAILED", found["message"]
-        return bool(found.get("deployments")) and found["status"] == status
-
-    until(has, timeout_s, f"the application is not {status} in time")
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_it_serves_a_deterministic_request(tiny_path: str) -> None:
@@ -55,12 +46,10 @@ def test_it_serves_a_deterministic_request(tiny_path: str) -> None:
     with local_ray(overlay) as ray:
         head = ray.start_head()
         config = on_cpus(overlay.serve_config, head.host)
-        assert ray.put(config, token="f" * 64).status_code == 403
         # As KubeRay does it: once the head is there, whatever else is. The application waits for the workers.
-        assert ray.put(config).is_success
-        until_status(ray, "DEPLOYING", BUILT_S)
+        ray.deploy(config, until_status="DEPLOYING", timeout_s=BUILT_S)
         workers = [ray.start_worker(name, num_cpus=1) for name in WORKERS]
-        until_status(ray, "RUNNING", SERVING_S)
+        ray.deploy(None, until_status="RUNNING", timeout_s=SERVING_S)
         port = config["http_options"]["port"]
         assert head.get(port, "/-/healthz").is_success
 
@@ -80,3 +69,6 @@ def test_it_serves_a_deterministic_request(tiny_path: str) -> None:
         until(lambda: exported("verifier", passes), METRICS_S, "the verifier's node has no metrics of a verifier")
         assert not exported("headgroup", passes)
         assert not exported("fast-path", passes)
+
+        with pytest.raises(AssertionError, match=r"[Aa]uthenticat"):
+            ray.deploy(None, until_status="RUNNING", timeout_s=1, token="f" * 64)

@@ -56,7 +56,7 @@ class Plan:
 
     count: int = 1000
     prompt_tokens: int = 250
-    max_tokens: int = 40
+    max_tokens: int = 32
     seed: int = 24
 
     @property
@@ -89,7 +89,7 @@ async def run(plan: Plan, url: str, progress: Progress) -> tuple[dict[Item, Coun
     fingerprints: set[str | None] = set()
     sides = {flag: Side(url, deterministic=flag, first={}, fingerprints=fingerprints) for flag in SIDES}
     waves = list(plan.waves())
-    task = progress.add_task("completions", total=sum(map(len, waves)), differing="")
+    task = progress.add_task("completions", total=sum(map(len, waves)), unique="")
 
     async def ask(flag: bool, kind: str, stream: bool) -> None:
         if kind == "neighbour":
@@ -97,7 +97,7 @@ async def run(plan: Plan, url: str, progress: Progress) -> tuple[dict[Item, Coun
         else:
             answers[flag, kind][await sides[flag].ask(plan.kinds[kind], stream=stream)] += 1
         most = {name: max(len(answers[flag, kind]) for kind in plan.kinds) for flag, name in SIDES.items()}
-        progress.update(task, advance=1, differing=", ".join(f"{count} {name}" for name, count in most.items()))
+        progress.update(task, advance=1, unique=", ".join(f"{count} {name}" for name, count in most.items()))
 
     async with sides[True].openai, sides[False].openai:
         for wave in waves:
@@ -135,12 +135,11 @@ def table(report: dict[str, Any]) -> Table:
 
 async def measure(plan: Plan, cluster: Cluster, console: Console) -> dict[str, Any]:
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(16),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("different so far: {task.fields[differing]}"),
+        TextColumn("unique: {task.fields[unique]}"),
     )
     began = time.monotonic()
     with Progress(*columns, console=console) as progress:
