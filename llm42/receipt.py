@@ -11,15 +11,15 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from llm42.protocol.grid import ReplayGrid
 from llm42.protocol.messages import ReplayReply, pack_tokens
 from llm42.protocol.selection import Selection
 
-Token = int
+Tokens = Annotated[list[int], Field(min_length=1, max_length=1 << 20), FailFast()]
 
 
 class Receipt(BaseModel):
@@ -36,8 +36,8 @@ class Receipt(BaseModel):
     min_p: float
     seed: int
     """Unsigned 64-bit."""
-    prompt_token_ids: list[Token] = Field(min_length=1)
-    token_ids: list[Token] = Field(min_length=1)
+    prompt_token_ids: Tokens
+    token_ids: Tokens
     windows: list[str]
 
     @model_validator(mode="after")
@@ -57,7 +57,7 @@ class Receipt(BaseModel):
         return Selection(self.temperature, self.top_p, self.top_k, self.min_p, self.seed)
 
     @property
-    def tokens(self) -> list[Token]:
+    def tokens(self) -> list[int]:
         """Prompt and output."""
         return self.prompt_token_ids + self.token_ids
 
@@ -87,8 +87,8 @@ def issue(
     fingerprint: str,
     window_size: int,
     selection: Selection,
-    prompt: Sequence[Token],
-    tokens: Sequence[Token],
+    prompt: Sequence[int],
+    tokens: Sequence[int],
     logprobs: bytes,
 ) -> Receipt:
     """The receipt for output ``tokens`` after ``prompt``; ``logprobs`` are their fp32 bits."""
@@ -117,12 +117,12 @@ def _spans(grid: ReplayGrid, prompt: int, end: int) -> Iterator[range]:
         position = after
 
 
-def _root(fingerprint: str, window_size: int, selection: Selection, prompt: Sequence[Token], count: int) -> bytes:
+def _root(fingerprint: str, window_size: int, selection: Selection, prompt: Sequence[int], count: int) -> bytes:
     head = [1, fingerprint, window_size, selection.fields, list(prompt), count]
     return hashlib.sha256(json.dumps(head, separators=(",", ":")).encode()).digest()
 
 
-def _links(root: bytes, prompt: int, spans: Iterable[range], tokens: Sequence[Token], logprobs: bytes) -> Iterator[str]:
+def _links(root: bytes, prompt: int, spans: Iterable[range], tokens: Sequence[int], logprobs: bytes) -> Iterator[str]:
     """``prompt`` is its length."""
     link = root
     for positions in spans:

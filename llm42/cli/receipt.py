@@ -53,11 +53,12 @@ def _receipts(file: Path) -> list[Any]:
     """One receipt, or those of a response's ``determinism`` object."""
     try:
         document = json.loads(file.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{file} holds no JSON: {error}") from None
     if isinstance(document, dict) and "windows" in document:
         return [document]
-    found = document.get("determinism", {}).get("receipts") if isinstance(document, dict) else None
+    said = document.get("determinism") if isinstance(document, dict) else None
+    found = said.get("receipts") if isinstance(said, dict) else None
     if not isinstance(found, list) or not found:
         raise typer.BadParameter(f'{file} holds no receipt; ask for one with "receipt": true in the request')
     return found

@@ -53,7 +53,12 @@ def choice_of(request: EngineCoreRequest) -> tuple[int, int]:
     """
     sample, _, rest = request.request_id.partition("_")
     _, _, prompt = (request.external_req_id or "").rpartition("-")
-    return int(prompt) if prompt.isdecimal() else 0, int(sample) if sample.isdecimal() and rest else 0
+    return _number(prompt), _number(sample) if rest else 0
+
+
+def _number(text: str) -> int:
+    """0 for what is no number of vLLM's: a client may name its request as it likes."""
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
 def draft_request(

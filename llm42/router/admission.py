@@ -178,6 +178,8 @@ def _effective(name: str, body: Mapping[str, Any], generation_config: Mapping[st
 
 def _remedy(name: str, value: Any, body: Mapping[str, Any], endpoint: Endpoint, samples: bool) -> str | None:
     """What to send instead of a value that is not neutral; None if it can be verified as it is."""
+    if name == "seed" and (isinstance(value, bool) or not isinstance(value, int)):
+        return "send a whole number"
     if name == "n":  # vLLM itself refuses several greedy ones: they would be equal
         return None if samples else "send 1"
     if name == "echo" and endpoint == "completions":  # with logprobs, it asks for the prompt's too

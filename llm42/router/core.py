@@ -52,14 +52,15 @@ class RouterCore(TextCore):
     # -- what AsyncLLM calls ---------------------------------------------------------------------------
 
     async def add_request_async(self, request: EngineCoreRequest) -> None:
-        params = request.sampling_params
-        if (params.extra_args or {}).get(FLAG):
+        params, answer = request.sampling_params, ANSWER.get()
+        flagged = bool((params.extra_args or {}).get(FLAG))
+        if flagged != (answer is not None):  # one of the two was lost on its way: what would be said were not true
+            self.fail(request.request_id, HTTPStatus.INTERNAL_SERVER_ERROR, "the request has lost its context")
+            return
+        if answer is not None:
             if name := unsupported(params):
                 message = f"{name} is not verified for deterministic requests yet"
                 self.fail(request.request_id, HTTPStatus.BAD_REQUEST, message)
-                return
-            if (answer := ANSWER.get()) is None:  # lost on its way: nothing could be said of what is answered
-                self.fail(request.request_id, HTTPStatus.INTERNAL_SERVER_ERROR, "the request has lost its context")
                 return
             tasks, work = self._sessions, self._verified(request, answer)
         else:

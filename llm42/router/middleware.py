@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llm42.router.admission import EXPECTED, FLAG, Admission, Endpoint, Mode, Refused, admit
@@ -28,8 +28,16 @@ CurrentFingerprint = Callable[[], Awaitable[str]]
 """That of the verifier pool; raises Unverifiable where none answers."""
 
 
-def openai_error(status: int, message: str, *, kind: str, param: str | None) -> JSONResponse:
-    return JSONResponse({"error": {"message": message, "type": kind, "param": param, "code": status}}, status)
+MESSAGE_CHARACTERS = 1000
+"""Most that an error repeats of what a client has sent."""
+
+
+def openai_error(status: int, message: str, *, kind: str, param: str | None) -> Response:
+    if len(message) > MESSAGE_CHARACTERS:
+        message = f"{message[:MESSAGE_CHARACTERS]}..."
+    error = {"message": message, "type": kind, "param": param, "code": status}
+    # ASCII: what a client has sent may hold half a character, which no UTF-8 can carry.
+    return Response(json.dumps({"error": error}), status, media_type="application/json")
 
 
 def endpoint_of(scope: Scope) -> Endpoint | None:

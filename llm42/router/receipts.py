@@ -26,19 +26,17 @@ def receipts_route(verifiers: VerifierPool) -> Route:
 
     async def verify(request: Request) -> Response:
         nonlocal open_checks
-        body = await read_body(request)
-        if body is None:
-            return _error(413, f"the receipt is larger than {MAX_BODY_BYTES} bytes")
-        try:
-            receipt = Receipt.model_validate_json(body)
-        except ValidationError as error:
-            first = error.errors()[0]
-            return _error(400, f"not a receipt: {first['msg']}", ".".join(map(str, first["loc"])) or None)
         if open_checks >= MAX_AT_ONCE:
             return _error(503, f"{MAX_AT_ONCE} receipts are being checked already; ask again")
         open_checks += 1
         try:
-            return await _verify(receipt, verifiers)
+            body = await read_body(request)
+            if body is None:
+                return _error(413, f"the receipt is larger than {MAX_BODY_BYTES} bytes")
+            return await _verify(Receipt.model_validate_json(body), verifiers)
+        except ValidationError as error:
+            first = error.errors()[0]
+            return _error(400, f"not a receipt: {first['msg']}", ".".join(map(str, first["loc"])) or None)
         finally:
             open_checks -= 1
 
@@ -73,6 +71,6 @@ def _place(receipt: Receipt, window: int) -> dict[str, int]:
     return {"window": window, "first_position": span.start, "end_position": span.stop}
 
 
-def _error(status: int, message: str, param: str | None = None) -> JSONResponse:
+def _error(status: int, message: str, param: str | None = None) -> Response:
     kinds = {400: "BadRequestError", 412: "PreconditionFailedError", 413: "BadRequestError"}
     return openai_error(status, message, kind=kinds.get(status, "ServiceUnavailableError"), param=param)

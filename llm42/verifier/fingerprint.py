@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ _CACHE_SIZES = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_bloc
 # Of a model's directory: what turns a request into tokens, and tokens into text.
 _TEXT_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "chat_templates/*.jinja")
 _GENERATION = "generation_config.json"
+# A word of a name whose value is nobody's business. The parts are published, and what a token is changes no bit.
+_SECRET = frozenset("apikey credential credentials key passwd password secret token".split())
 
 
 def fingerprint_parts(
@@ -40,7 +42,7 @@ def fingerprint_parts(
         "block_size": shape.block,
         "max_model_len": shape.context,
         "tensor_parallel_size": ranks,
-        "env": {**facts["env"], **env},
+        "env": {name: value for name, value in {**facts["env"], **env}.items() if not _secret(name)},
         "vllm": VLLM_VERSION,
         "select": SELECT_VERSION,
         "llm42": __version__,
@@ -56,7 +58,7 @@ def fingerprint(parts: dict[str, Any]) -> str:
 
 def engine_parts(arguments: dict[str, Any]) -> dict[str, Any]:
     """Those of an engine's further arguments that may change what it computes."""
-    return {name: value for name, value in arguments.items() if name not in _CACHE_SIZES}
+    return {name: value for name, value in arguments.items() if name not in _CACHE_SIZES and not _secret(name)}
 
 
 def text_parts(model: str, revision: str | None, arguments: Sequence[str]) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def text_parts(model: str, revision: str | None, arguments: Sequence[str]) -> di
         "generation_config": generation,
         "chat_template": {name: files.pop(name) for name in templates},
         "tokenizer": files,
-        "frontend": [_argument(argument) for argument in arguments],
+        "frontend": [_argument(argument) for argument in _public(arguments)],
     }
 
 
@@ -104,6 +106,21 @@ def _text_files(directory: Path) -> dict[str, str]:
     paths = [path for pattern in _TEXT_FILES for path in directory.glob(pattern)]
     digests = {str(path.relative_to(directory)): _file_digest(path) for path in paths}
     return {name: digests[name] for name in digests if name != "config.json" and not name.endswith(".index.json")}
+
+
+def _secret(name: str) -> bool:
+    """Whether ``name`` (of a variable, or of an argument with its dashes) says that its value is a secret."""
+    return not _SECRET.isdisjoint(name.lower().replace("-", "_").split("_"))
+
+
+def _public(arguments: Sequence[str]) -> Iterator[str]:
+    """All but secrets: the flag, and the values behind it."""
+    secret = False
+    for argument in arguments:
+        if argument.startswith("-"):
+            secret = _secret(argument.partition("=")[0])
+        if not secret:
+            yield argument
 
 
 def _argument(argument: str) -> str:

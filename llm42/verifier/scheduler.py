@@ -5,7 +5,7 @@ also while a pass runs, and changes nothing but who has been admitted.
 
 Jobs are admitted first come, first served, each with all the pages it will need: a running job never waits
 for memory, so there is no deadlock and nothing to preempt. Decode rows (an answer is wanted) go before
-prefill rows, but never take all of them.
+prefill rows, but never take all of them. Fresh jobs, which audit, take the rows that the others leave.
 """
 
 from collections import deque
@@ -67,8 +67,9 @@ class Scheduler:
         for job in self._running:
             self._adopt(job)
         rows = self._shape.rows
-        decode = _rows(job for job in self._running if not job.prefilling)
-        prefill = _rows(job for job in self._running if job.prefilling)
+        running = sorted(self._running, key=lambda job: job.fresh)  # stable: nobody waits for an audit
+        decode = _rows(job for job in running if not job.prefilling)
+        prefill = _rows(job for job in running if job.prefilling)
         reserved = self._reserved_for_prefill()
         chosen = list(islice(decode, rows - reserved))
         chosen += islice(prefill, rows - len(chosen))

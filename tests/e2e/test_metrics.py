@@ -1,10 +1,10 @@
 """The catalogue arrives on Ray's metrics port, where Prometheus scrapes it."""
 
-from llm42.metrics import CATALOGUE, FAILOVERS, PAGES, REFUSED, ROLLBACKS, ROLLED_BACK
+from llm42.metrics import AUDITS, CATALOGUE, FAILOVERS, PAGES, REFUSED, ROLLBACKS, ROLLED_BACK
 from tests.e2e.client import Client, random_prompt
 from tests.e2e.cluster import Cluster
 
-MAY_BE_ZERO = {FAILOVERS, PAGES, REFUSED, ROLLBACKS, ROLLED_BACK}
+MAY_BE_ZERO = {AUDITS, FAILOVERS, PAGES, REFUSED, ROLLBACKS, ROLLED_BACK}
 """Nothing is exported before it has happened once."""
 
 

@@ -69,6 +69,8 @@ def test_contradicting_flags() -> None:
 @pytest.mark.parametrize(
     ("param", "value"),
     [
+        ("seed", "-1"),
+        ("seed", True),
         ("n", 2),
         ("presence_penalty", 0.1),
         ("frequency_penalty", -0.1),

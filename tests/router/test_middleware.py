@@ -120,6 +120,14 @@ async def test_a_flag_that_is_given_twice(twice: bytes) -> None:
     assert b"given twice" in answered[1]["body"]
 
 
+@pytest.mark.parametrize("odd", ['"\\ud800": 1', '"expected_fingerprint": "\\ud800"'])
+async def test_half_a_character_in_what_is_refused(odd: str) -> None:
+    got, answered = await post("/v1/completions", BODY[:-1] + b", " + odd.encode() + b"}")
+    assert got is None
+    assert answered[0]["status"] in (400, 412)
+    assert "\ud800" in json.loads(answered[1]["body"])["error"]["message"]
+
+
 async def test_too_large_a_body() -> None:
     got, answered = await post("/v1/completions", b" " * (MAX_BODY_BYTES + 1))
     assert got is None

@@ -145,3 +145,10 @@ def test_switches_that_nobody_pinned_are_found() -> None:
     inherited = {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2", "VLLM_CPU_INT4_W4A8": "0", "OMP_NUM_THREADS": "2"}
     others = {"PATH": "/bin", "HOME": "/root", "VLLM_HOST_IP": "10.0.0.1", "VLLM_CACHE_ROOT": "/x", "LANG": "C"}
     assert inherited_switches({**inherited, **others}) == inherited
+
+
+def test_secrets_are_no_part_of_it(tmp_path: Path) -> None:
+    """The parts are published."""
+    arguments = ["--api-key", "sk-1", "sk-2", "--trust-remote-code", "--api-key=sk-3", "--seed", "1"]
+    assert text_parts(str(tmp_path), None, arguments)["frontend"] == ["--trust-remote-code", "--seed", "1"]
+    assert engine_parts({"hf_token": "hf_1", "tokenizer_mode": "slow"}) == {"tokenizer_mode": "slow"}
