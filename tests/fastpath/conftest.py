@@ -28,7 +28,7 @@ def config() -> Config:
     )
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def environment(config: Config) -> Iterator[None]:
     """What a replica's environment says, for the engine in this process; before vLLM is imported."""
     local = {
@@ -43,7 +43,7 @@ def environment(config: Config) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def http_port(environment: None) -> Iterator[int]:
     """A local Ray with Serve on it; the port of its HTTP proxy on 127.0.0.1."""
     import ray
