@@ -17,6 +17,9 @@ from tests.verifier.conftest import CONTEXT, verifier_config
 
 REPEATABLE, TAIL, ROW, CACHE = Property
 
+KEPT: list[object] = []
+"""Engines in this process beside the fixture's: the first to be collected takes vLLM's process groups from all."""
+
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_in_the_cache(engine: ReplayEngine) -> Iterator[None]:
@@ -84,8 +87,11 @@ def test_a_verifier_that_fails_is_never_there(
 
     with monkeypatch.context() as patch:
         patch.setattr(ReplayPass, "forward", planted)
-        with pytest.raises(AuditFailed, match=r"not row-independent .*row 1, slot 0 of window .*strict: true"):
+        with pytest.raises(
+            AuditFailed, match=r"not row-independent .*row 1, slot 0 of window .*strict: true"
+        ) as failed:
             ReplayEngine(verifier_config("float32"), tiny_path)
+    KEPT.append(failed)
 
 
 @pytest.mark.parametrize("engine", ["float32"], indirect=True)
@@ -96,6 +102,7 @@ def test_kv_split_left_on_where_it_matters(engine: ReplayEngine, tiny_path: str)
     """
     config = verifier_config("float32").model_copy(update={"window_size": 1, "verify_batch_size": 2})
     alone = ReplayEngine(config, tiny_path)
+    KEPT.append(alone)
     assert ROW in alone.audit.properties
     with faults.kv_split(alone, threads=2):
         assert violated(alone) == {ROW}
@@ -106,6 +113,7 @@ def test_one_row_and_two_windows_in_a_block(engine: ReplayEngine, tiny_path: str
     """Strict mode needs no row independence, and gets no use out of it: the tail still counts."""
     config = verifier_config("float32").model_copy(update={"window_size": 16, "verify_batch_size": 1})
     strict = ReplayEngine(config, tiny_path)
+    KEPT.append(strict)
     assert (strict.shape.block, strict.shape.context) == (32, CONTEXT)
     assert strict.audit.properties == (REPEATABLE, TAIL, CACHE)
     with faults.planted(strict, faults.by_row_index):

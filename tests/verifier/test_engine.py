@@ -10,6 +10,7 @@ import torch
 from llm42.internals import replay
 from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible, ReplayRefused, VerifierBusy
 from llm42.protocol.messages import ReplayReply, ReplayRequest, pack_tokens, token_digest
+from llm42.protocol.selection import Selection
 from llm42.sampling import Selected, select
 from llm42.verifier.engine import MAX_FAILURES, ReplayEngine
 from tests.verifier.conftest import CONTEXT, WINDOW, verifier_config
@@ -64,9 +65,9 @@ async def test_cold_hot_and_rebuilt_cache(engine: ReplayEngine, monkeypatch: pyt
     """Full logits of the asked rows, as bits."""
     seen: list[bytes] = []
 
-    def recording(logits: torch.Tensor) -> Selected:
+    def recording(logits: torch.Tensor, selection: Selection, start: int) -> Selected:
         seen.append(logits.contiguous().view(torch.uint8).numpy().tobytes())
-        return select(logits)
+        return select(logits, selection, start)
 
     monkeypatch.setattr(replay, "select", recording)
     tokens = random_tokens(400)
@@ -159,13 +160,13 @@ async def test_an_invalid_choice_fails_only_its_request(engine: ReplayEngine, mo
     reference = await ask(engine, other, 0)
     rows = 0
 
-    def poisoned(logits: torch.Tensor) -> Selected:
+    def poisoned(logits: torch.Tensor, selection: Selection, start: int) -> Selected:
         nonlocal rows
         rows += 1
         if rows == 1:
             logits = logits.clone()
             logits[3, 77] = float("nan")
-        return select(logits)
+        return select(logits, selection, start)
 
     monkeypatch.setattr(replay, "select", poisoned)
     failed, fine = await asyncio.gather(ask(engine, tokens, 0), ask(engine, other, 0), return_exceptions=True)
