@@ -19,6 +19,7 @@ from typing import Any
 from llm42.config import Config
 from llm42.environment import OFFLINE_ENV
 from llm42.models import resolve_model
+from llm42.protocol import Question
 from llm42.protocol.messages import ReplayRequest, pack_tokens
 from llm42.verifier.passes import PassInput, PassOutput
 from llm42.verifier.settings import verifier_env
@@ -92,7 +93,9 @@ async def replay_rate(engine: Any, prompts: list[list[int]]) -> tuple[float, dic
 
     engine._model.run = timed
     began = time.perf_counter()
-    await asyncio.gather(*(engine.replay(ReplayRequest("bench", pack_tokens(tokens), 0)) for tokens in prompts))
+    await asyncio.gather(
+        *(engine.replay(ReplayRequest("bench", Question(pack_tokens(tokens), 0))) for tokens in prompts)
+    )
     elapsed = time.perf_counter() - began
     engine._model.run = run
     in_model, in_head, in_select = (sum(part) / elapsed for part in zip(*spent, strict=True))

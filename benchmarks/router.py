@@ -15,6 +15,8 @@ import time
 from array import array
 from typing import Any
 
+from llm42.protocol import Scores
+
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
@@ -23,7 +25,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from llm42.config import Config
 from llm42.internals.frontend import make_frontend
 from llm42.models import tiny_model
-from llm42.protocol import ReplayReply, ReplayRequest, token_digest
+from llm42.protocol import ReplayReply, ReplayRequest
 from llm42.router.core import RouterCore
 from llm42.router.middleware import DeterminismMiddleware
 
@@ -64,12 +66,12 @@ class ScriptedHub:
 
 
 class ScriptedVerifiers:
-    async def replay(self, request: ReplayRequest, answers: Any, prefer: str | None) -> ReplayReply:
+    async def replay(self, request: ReplayRequest, prefer: str | None, pin: Any) -> ReplayReply:
         await asyncio.sleep(2 * STEP_S)
-        count = len(request.tokens) // 4 - request.start
-        tokens = [scripted(request.start + 1 + i) for i in range(count)]
+        count, start = request.question.count, request.question.start
+        tokens = [scripted(start + 1 + i) for i in range(count)]
         logprobs = array("f", [-1.0] * count).tobytes()
-        return ReplayReply("f", request.start, token_digest(request.tokens), tokens, logprobs, [1] * count, 0)
+        return ReplayReply("f", request.question.digest, Scores(tokens, logprobs, [1] * count), 0)
 
 
 class Silent:

@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
@@ -36,6 +36,8 @@ class Receipt(BaseModel):
     min_p: float
     seed: int
     """Unsigned 64-bit."""
+    steering: list[Any] | None = None
+    """The fields of a :class:`~llm42.protocol.steering.Steering`, if there is one."""
     prompt_token_ids: Tokens
     token_ids: Tokens
     windows: list[str]
@@ -54,7 +56,11 @@ class Receipt(BaseModel):
     @property
     def selection(self) -> Selection:
         """Raises ValueError if it is none."""
-        return Selection(self.temperature, self.top_p, self.top_k, self.min_p, self.seed)
+        steering = [] if self.steering is None else [self.steering]
+        try:
+            return Selection.of_fields([self.temperature, self.top_p, self.top_k, self.min_p, self.seed, *steering])
+        except TypeError as error:
+            raise ValueError(str(error)) from None
 
     @property
     def tokens(self) -> list[int]:
@@ -71,14 +77,13 @@ class Receipt(BaseModel):
 
         ``reply`` answers for the positions from the last one of the prompt to the last but one of :attr:`tokens`.
         """
-        assert reply.start == len(self.prompt_token_ids) - 1
-        assert len(reply.tokens) == len(self.token_ids)
         prompt, count = self.prompt_token_ids, len(self.token_ids)
         root = _root(self.fingerprint, self.window_size, self.selection, prompt, count)
-        replayed = _links(root, len(prompt), self.spans, reply.tokens, reply.logprobs)
+        found = reply.scores
+        replayed = _links(root, len(prompt), self.spans, found.tokens, found.logprobs)
         for positions, link, said in zip(self.spans, replayed, self.windows, strict=True):
             first, end = positions.start - len(prompt), positions.stop - len(prompt)
-            if link != said or list(reply.tokens[first:end]) != self.token_ids[first:end]:
+            if link != said or list(found.tokens[first:end]) != self.token_ids[first:end]:
                 return positions[0] // self.window_size
         return None
 
@@ -103,6 +108,7 @@ def issue(
         top_k=selection.top_k,
         min_p=selection.min_p,
         seed=selection.seed,
+        steering=None if selection.steering is None else selection.steering.fields,
         prompt_token_ids=list(prompt),
         token_ids=list(tokens),
         windows=list(links),

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from llm42.config import Config
-from llm42.metrics import CATALOGUE
+from llm42.metrics import BY_PART, FOREIGN
 
 _HEAD = "<!-- Written by `python -m llm42.reference`; edit the descriptions in the code instead. -->\n"
 
@@ -28,18 +28,27 @@ def configuration() -> str:
 
 
 def metrics() -> str:
-    """docs/metrics.md: every metric that the parts export."""
+    """docs/metrics.md: every metric that the parts export, and the foreign ones that our dashboards show."""
     lines = [
         "# Metrics",
         _HEAD,
         "Exported through `ray.serve.metrics` on each node's metrics port, where the names get the prefix `ray_` (and "
-        "counters the suffix `_total`) and the labels `application`, `deployment` and `replica` are added.",
-        "",
-        "| Metric | Kind | Labels | Meaning |",
-        "|---|---|---|---|",
-        *(f"| `{m.name}` | {m.kind} | {', '.join(f'`{label}`' for label in m.labels)} | {m.help} |" for m in CATALOGUE),
+        "counters the suffix `_total`) and the labels `application`, `deployment` and `replica` are added. Counters "
+        "are there from the start, with 0 for each value of their labels. Nothing of a request is a label. The "
+        "dashboards in `grafana/` show them, and [runbook.md](runbook.md) says what to do about the alerts.",
     ]
+    for part, declared in BY_PART.items():
+        lines += ["", f"## {part}", "", "| Metric | Kind | Unit | Labels | Meaning |", "|---|---|---|---|---|"]
+        for metric in declared:
+            labels = "; ".join(_label(*label) for label in metric.labels.items())
+            lines.append(f"| `{metric.name}` | {metric.kind} | {metric.unit} | {labels} | {metric.help} |")
+    lines += ["", "## Beside them", "", "What Ray and vLLM export on the same ports, and our dashboards use.", ""]
+    lines += ["| Metric | Meaning |", "|---|---|", *(f"| `{name}` | {meaning} |" for name, meaning in FOREIGN.items())]
     return "\n".join(lines) + "\n"
+
+
+def _label(name: str, values: tuple[str, ...]) -> str:
+    return f"`{name}`: {', '.join(values)}" if values else f"`{name}`"
 
 
 def _fields(model: type[BaseModel], prefix: str) -> list[str]:

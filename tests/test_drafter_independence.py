@@ -132,8 +132,8 @@ async def generate(
                 case Verify():
                     question = action
                 case Commit():
-                    tokens += action.tokens
-                    logprobs += action.logprobs
+                    tokens += action.scores.tokens
+                    logprobs += action.scores.logprobs
         actions = []
         while not actions and not session.finished:
             stream, unread = next(((s, unread) for s, unread in streams.items() if unread), (0, []))
@@ -146,7 +146,7 @@ async def generate(
             else:
                 assert question is not None, "the session waits for nothing"
                 asked, question = question, None
-                reply = await engine.replay(ReplayRequest("test", asked.tokens, asked.start))
+                reply = await engine.replay(ReplayRequest("test", asked.question))
                 actions = session.verified(asked.call, reply)
     assert len(tokens) == count
     return Output(tuple(tokens), logprobs), session.stats

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from llm42.protocol import GREEDY, ReplayReply, Selection, pack_tokens, token_digest
+from llm42.protocol import GREEDY, Question, ReplayReply, Scores, Selection, pack_tokens
 from llm42.receipt import Receipt, issue
 
 WINDOW = 8
@@ -28,8 +28,8 @@ def receipt(selection: Selection = SAMPLED) -> Receipt:
 
 def reply(tokens: list[int] = TOKENS, prompt: list[int] = PROMPT, bits: bytes | None = None) -> ReplayReply:
     """What an honest verifier says that would have chosen ``tokens``."""
-    digest = token_digest(pack_tokens([*prompt, *tokens[:-1]]))
-    return ReplayReply("f", len(prompt) - 1, digest, tokens, bits or logprobs(tokens), [1] * len(tokens), 0)
+    question = Question(pack_tokens([*prompt, *tokens[:-1]]), len(prompt) - 1)
+    return ReplayReply("f", question.digest, Scores(tokens, bits or logprobs(tokens), [1] * len(tokens)), 0)
 
 
 def tampered(**changes: Any) -> Receipt:
@@ -132,4 +132,4 @@ def test_spans_cover_the_output_once(prompt: int, count: int, window: int) -> No
 
 def test_the_chain_never_changes_by_accident() -> None:
     digest = hashlib.sha256(receipt().model_dump_json().encode()).hexdigest()
-    assert digest == "a98913f4bb522b56ac8d21163964f8a0eeff80122657ef3f35a0abce123fc82d"
+    assert digest == "fdd60f7e15bf107a15ed24a6f765d3a7e866b9dc50ae3eec3520d7a9af38076e"

@@ -37,13 +37,16 @@ class FastPath:
         from llm42.fastpath.settings import fastpath_engine_args
         from llm42.internals.core_steps import max_num_seqs
         from llm42.internals.draft_sampler import make_drafting_core
+        from llm42.metrics.fastpath import FastPathMetrics
         from llm42.models import resolve_model
 
         self._replica_id: str = serve.get_replica_context().replica_id.unique_id
         self._lease_s = PATIENCE * config.timeouts.control_s
         self._mailboxes: dict[str, Mailbox] = {}
         args = fastpath_engine_args(config, resolve_model(config.model))
-        self._engine = DraftEngine(partial(make_drafting_core, args))
+        self._metrics = FastPathMetrics()
+        self._engine = DraftEngine(partial(make_drafting_core, args), self._metrics)
+        self._metrics.start(self._engine, config.served_model_name or config.model)
         self._max_num_seqs = max_num_seqs(self._engine.core)
 
     async def describe(self, stream_ids: Sequence[str] = ()) -> ReplicaInfo:
@@ -95,6 +98,7 @@ class FastPath:
     def check_health(self) -> None:
         """Raises :class:`EngineDead`; Serve then replaces this replica."""
         self._engine.check()
+        self._metrics.check_health()
 
     def __del__(self) -> None:
         """Serve calls this when it stops a replica. Nothing is there if loading failed."""

@@ -16,6 +16,7 @@ from llm42.fastpath.mailbox import Mailbox
 from llm42.internals.core_steps import (
     EngineCoreOutput,
     EngineCoreRequest,
+    SchedulerStats,
     failed_output,
     has_work,
     step,
@@ -33,14 +34,22 @@ STALLED_S = 0.001
 """Pause after a step that could not run the model, for what it waits for (a grammar, say) to arrive."""
 
 
+class StepObserver:
+    """Hears of every engine step, in the engine's thread: its seconds, its scheduler's word, its outputs."""
+
+    def on_step(self, seconds: float, scheduler: SchedulerStats | None, outputs: list[EngineCoreOutput]) -> None:
+        """Must be quick."""
+
+
 class DraftEngine:
     """Steps one vLLM core; delivers each step's outputs to each mailbox as one batch.
 
     The core is made, stepped and shut down in one thread: CUDA devices and OpenMP settings belong to threads.
     """
 
-    def __init__(self, make_core: Callable[[], EngineCore]) -> None:
+    def __init__(self, make_core: Callable[[], EngineCore], observer: StepObserver | None = None) -> None:
         """Blocks until the core is there; raises what ``make_core`` raises."""
+        self._observer = observer or StepObserver()
         self._inbox: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._mailboxes: set[Mailbox] = set()
@@ -142,7 +151,8 @@ class DraftEngine:
         if not has_work(core):
             return
         self._step_began = time.monotonic()
-        outputs, executed = step(core)
+        outputs, stats, executed = step(core)
+        self._observer.on_step(time.monotonic() - self._step_began, stats, outputs)
         self._step_began = None
         batches: dict[Mailbox, list[EngineCoreOutput]] = {}
         for output in outputs:

@@ -21,7 +21,7 @@ def fastpath_engine_args(config: Config, model_path: str) -> dict[str, Any]:
         "dtype": config.dtype,
         "max_model_len": config.max_model_len,
         "enable_prefix_caching": True,
-        "disable_log_stats": True,
+        "disable_log_stats": False,  # for vLLM's metrics, see llm42.internals.engine_stats
     }
     if current_platform.is_cpu():
         args |= {

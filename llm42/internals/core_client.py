@@ -1,19 +1,22 @@
 """The seam on the router's side: a vLLM ``EngineCoreClient`` that is not an engine.
 
 Relies on vLLM 0.32.0: the methods that ``AsyncLLM`` calls on its core for text generation, and the layout of
-``EngineCoreOutput`` and ``LogprobsLists``.
+``EngineCoreOutput``, ``LogprobsLists`` and ``LogprobsTensors``.
 """
 
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.core_client import EngineCoreClient
-from vllm.v1.outputs import LogprobsLists
+from vllm.v1.outputs import LogprobsLists, LogprobsTensors
 
 from llm42.internals.draft_sampler import draft_extra_args
-from llm42.protocol import Commit, Finish, Selection, StartDraft, StopRules
+from llm42.internals.steering import steering_of
+from llm42.internals.structured import grammar_of
+from llm42.protocol import Commit, Finish, Scores, Selection, StartDraft, StopRules
 
 _FINISH = {Finish.STOP: FinishReason.STOP, Finish.LENGTH: FinishReason.LENGTH, None: None}
 
@@ -40,10 +43,16 @@ def stop_rules(request: EngineCoreRequest) -> StopRules:
     return StopRules(params.max_tokens, eos, stop_ids)
 
 
-def selection(request: EngineCoreRequest) -> Selection:
-    """How the request's tokens are chosen. Raises ValueError if it samples without a seed."""
+def selection(request: EngineCoreRequest, structured: Any) -> Selection:
+    """How the request's tokens are chosen; ``structured`` is the frontend's ``StructuredOutputsConfig``.
+
+    Raises ValueError if it samples without a seed, or asks for what cannot be enforced.
+    """
     params = request.sampling_params
-    return Selection.of(params.temperature, params.top_p, params.top_k, params.min_p, params.seed)
+    _require_supported(params)
+    grammar = grammar_of(params, structured, request.reasoning_ended)
+    steering = steering_of(params, len(request.prompt_token_ids), grammar)
+    return Selection.of(params.temperature, params.top_p, params.top_k, params.min_p, params.seed, steering)
 
 
 def choice_of(request: EngineCoreRequest) -> tuple[int, int]:
@@ -73,8 +82,11 @@ def draft_request(
     params = request.sampling_params.clone()
     params.temperature, params.top_p, params.top_k, params.min_p, params.seed = 0.0, 1.0, 0, 0.0, None
     vars(params).pop("sampling_type", None)  # cached from the values before
-    params.max_tokens = order.max_tokens
-    params.logprobs = None
+    params.presence_penalty, params.frequency_penalty, params.repetition_penalty = 0.0, 0.0, 1.0
+    params.logit_bias = params.allowed_token_ids = params.structured_outputs = None
+    params.bad_words, params._bad_words_token_ids = [], None
+    params.min_tokens, params.max_tokens = 0, order.max_tokens
+    params.logprobs = params.prompt_logprobs = None
     params.stop = []
     params.extra_args = draft_extra_args(selection)
     params.output_kind = RequestOutputKind.DELTA
@@ -93,48 +105,44 @@ def draft_request(
     )
 
 
+def scores_wanted(request: EngineCoreRequest) -> tuple[int, bool]:
+    """How many alternatives its client wants to see with each token, and whether the prompt's tokens as well."""
+    params = request.sampling_params
+    return max(params.logprobs or 0, params.prompt_logprobs or 0), params.prompt_logprobs is not None
+
+
 def commit_output(request: EngineCoreRequest, commit: Commit) -> EngineCoreOutput:
     """A commit as vLLM's own engine would have said it. The frontend cuts it where a stop string ends."""
-    wanted = request.sampling_params.logprobs
+    params, prompt = request.sampling_params, commit.prompt
     return EngineCoreOutput(
         request_id=request.request_id,
-        new_token_ids=list(commit.tokens),
-        new_logprobs=None if wanted is None else _logprobs(commit, 1 + wanted),
+        new_token_ids=list(commit.scores.tokens),
+        new_logprobs=None if params.logprobs is None else LogprobsLists(*_columns(commit.scores, params.logprobs)),
+        new_prompt_logprobs_tensors=None
+        if prompt is None
+        else LogprobsTensors(*map(torch.from_numpy, _columns(prompt, params.prompt_logprobs))),
         finish_reason=_FINISH[commit.finish],
         stop_reason=commit.stop_token,
     )
 
 
-def _logprobs(commit: Commit, columns: int) -> LogprobsLists:
-    """[tokens, columns]: the chosen token, and (one more column, if greedy) the top one, which is the same."""
-    tokens = np.asarray(commit.tokens, dtype=np.int32)
-    logprobs = np.frombuffer(commit.logprobs, dtype=np.float32)
-    return LogprobsLists(
-        np.repeat(tokens[:, None], columns, axis=1),
-        np.repeat(logprobs[:, None], columns, axis=1),
-        np.asarray(commit.ranks),
-    )
+def _columns(scores: Scores, top: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Token ids and logprobs [tokens, 1 + top], the token itself first, and its ranks [tokens]."""
+
+    def table(own: np.ndarray, others: bytes) -> np.ndarray:
+        alternatives = np.frombuffer(others, dtype=own.dtype).reshape(len(scores), scores.top)
+        return np.concatenate([own[:, None], alternatives[:, :top]], axis=1)
+
+    tokens = table(np.asarray(scores.tokens, dtype=np.int32), scores.top_tokens)
+    logprobs = table(np.frombuffer(scores.logprobs, dtype=np.float32), scores.top_logprobs)
+    return tokens, logprobs, np.asarray(scores.ranks, dtype=np.int32)
 
 
-def unsupported(params: Any) -> str | None:
-    """The first sampling parameter of a deterministic request that the verifier does not compute, if any.
-
-    The middleware has refused these by name already; this is the last gate, on what vLLM made of the request.
-    """
-    neutral = {
-        "n": 1,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "repetition_penalty": 1.0,
-        "min_tokens": 0,
-        "prompt_logprobs": None,
-    }
-    for name, value in neutral.items():
-        if getattr(params, name) != value:
-            return name
-    absent = "logit_bias bad_words allowed_token_ids structured_outputs logprob_token_ids thinking_token_budget"
-    for name in (*absent.split(), "repetition_detection", "watermarking"):
-        if getattr(params, name):
-            return name
-    most = 1 if params.temperature == 0 else 0
-    return "logprobs" if (params.logprobs or 0) not in range(most + 1) else None
+def _require_supported(params: Any) -> None:
+    """The middleware has refused these by name already; this is the last gate, on what vLLM made of the request."""
+    wrong = ["n"] if params.n != 1 else []
+    wrong += [name for name in ("logprobs", "prompt_logprobs") if (getattr(params, name) or 0) < 0]
+    absent = ("logprob_token_ids", "thinking_token_budget", "repetition_detection", "watermarking")
+    wrong += [name for name in absent if getattr(params, name)]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is not verified for deterministic requests yet")

@@ -14,6 +14,8 @@ EngineCoreRequest = Any
 """``vllm.v1.engine.EngineCoreRequest``; named here so that annotations do not import vLLM."""
 EngineCoreOutput = Any
 """``vllm.v1.engine.EngineCoreOutput``."""
+SchedulerStats = Any
+"""``vllm.v1.metrics.stats.SchedulerStats``."""
 
 
 def has_work(core: EngineCore) -> bool:
@@ -22,13 +24,13 @@ def has_work(core: EngineCore) -> bool:
     return engine.scheduler.has_requests() or bool(engine.batch_queue)
 
 
-def step(core: EngineCore) -> tuple[list[EngineCoreOutput], bool]:
-    """One engine step: its outputs (of client 0), and whether the model ran."""
+def step(core: EngineCore) -> tuple[list[EngineCoreOutput], SchedulerStats | None, bool]:
+    """One engine step: its outputs (of client 0), what the scheduler says of itself, and whether the model ran."""
     engine = core.client.engine_core
     outputs, executed = engine.step_fn()
     engine.post_step(model_executed=executed)
     ours = outputs.get(0) if outputs else None
-    return (ours.outputs if ours else []), executed
+    return (ours.outputs if ours else []), (ours.scheduler_stats if ours else None), executed
 
 
 def failed_output(request_id: str) -> EngineCoreOutput:

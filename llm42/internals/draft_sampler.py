@@ -14,21 +14,26 @@ tokens is needed; and an entry point enters every vLLM of the environment, where
 
 import logging
 import math
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, process_dict_updates
 
 from llm42.internals.engine_core import EngineCore, make_engine_core
-from llm42.protocol.selection import EXTRA_ARG, Selection
+from llm42.internals.grammar_tokenizer import make_grammar_masks
+from llm42.protocol.selection import EXTRA_ARG, GREEDY, Selection
+from llm42.protocol.steering import Grammar, Steering
 from llm42.sampling import choose
+from llm42.sampling.grammar import GrammarMasks
 
 logger = logging.getLogger(__name__)
 
 
 def draft_extra_args(selection: Selection) -> dict[str, Any] | None:
-    """``extra_args`` of a draft request. vLLM's own greedy choice is that of a greedy selection."""
-    return None if selection.greedy else {EXTRA_ARG: selection.fields}
+    """``extra_args`` of a draft request. vLLM's own greedy choice is that of a greedy selection without steering."""
+    return None if selection == GREEDY else {EXTRA_ARG: selection.fields}
 
 
 def draft_selection(params: Any) -> Selection | None:
@@ -39,10 +44,7 @@ def draft_selection(params: Any) -> Selection | None:
     fields = (params.extra_args or {}).get(EXTRA_ARG)
     if fields is None:
         return None
-    selection = Selection(*fields)
-    if type(selection.top_k) is not int or type(selection.seed) is not int:
-        raise TypeError(f"top_k and seed are whole numbers, not those of {selection}")
-    return selection
+    return Selection.of_fields(fields)
 
 
 def make_drafting_core(engine_args: dict[str, Any]) -> EngineCore:
@@ -65,14 +67,16 @@ class DraftSamplerExtension:
             # Its sampler passes custom processors by, but for a step's last token.
             logger.warning("The fast path speculates: drafts of seeded requests are greedy, and most are rolled back")
             return
-        self.model_runner.input_batch.logitsprocs.non_argmax_invariant.append(DraftSampler())
+        sampler = DraftSampler(make_grammar_masks(self.model_runner.model_config))
+        self.model_runner.input_batch.logitsprocs.non_argmax_invariant.append(sampler)
 
 
 class DraftSampler(LogitsProcessor):  # type: ignore[misc]
     """Ordinary requests' rows are left alone; a batch without drafts costs the look at an empty dict."""
 
-    def __init__(self) -> None:
+    def __init__(self, grammars: GrammarMasks) -> None:
         self._drafts: dict[int, _Draft] = {}  # by row
+        self._grammars = grammars
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -83,16 +87,18 @@ class DraftSampler(LogitsProcessor):  # type: ignore[misc]
     def apply(self, logits: Tensor) -> Tensor:
         for index, draft in self._drafts.items():
             row = logits[index : index + 1]
-            token, _ = choose(row, draft.selection, draft.position)  # a row without a valid choice drafts anything
+            token = draft.choose(row, self._grammars)
             row.fill_(-math.inf).scatter_(1, token.unsqueeze(-1), 0.0)
         return logits
 
 
 class _Draft:
-    """``output`` is the request's own list, which grows."""
+    """``output`` is the request's own list, which grows. What is in it may be a placeholder for a token that is still
+    on its way, so the tokens that steering has to know are kept here: nobody else chooses any."""
 
     def __init__(self, selection: Selection, prompt: list[int], output: list[int]) -> None:
-        self.selection = selection
+        self._selection = selection
+        self._tokens = [*prompt, *output]
         self._prompt_tokens = len(prompt)
         self._output = output
 
@@ -101,7 +107,25 @@ class _Draft:
         selection = draft_selection(params)
         return None if selection is None else _Draft(selection, prompt, output)
 
-    @property
-    def position(self) -> int:
-        """Of the last token so far, which is where the logits stand."""
-        return self._prompt_tokens + len(self._output) - 1
+    def choose(self, row: Tensor, grammars: GrammarMasks) -> Tensor:
+        """The token [1] that follows, from its ``row`` of logits [1, V]; any where there is no valid choice."""
+        length = self._prompt_tokens + len(self._output)
+        steering = self._selection.steering
+        if steering is None:
+            return choose(row, self._selection, length - 1)[0]
+        del self._tokens[length:]  # a choice that vLLM has thrown away, as it does while a prompt is in pieces
+        masks = None
+        if steering.grammar is not None:
+            masks = self._masks(steering, steering.grammar, grammars)
+        if masks is None:  # not compiled yet, and no step shall wait for it
+            steering = replace(steering, grammar=None)
+        selection = replace(self._selection, steering=steering)
+        token, _ = choose(row, selection, length - 1, torch.tensor(self._tokens), masks)
+        self._tokens.append(int(token))
+        return token
+
+    def _masks(self, steering: Steering, grammar: Grammar, grammars: GrammarMasks) -> Tensor | None:
+        if grammars.prepare(grammar)[0] != "ready":
+            return None
+        output = self._tokens[steering.prompt_tokens :]
+        return grammars.masks(grammar, output, len(output), 1)

@@ -13,8 +13,11 @@ from typing import Any
 
 import torch
 
-LIBRARIES = ("vllm", "torch", "triton", "flashinfer", "flash-attn", "nvidia-", "mkl", "intel-openmp", "onednn")
-"""Distributions that bring kernels, by the beginning of their names."""
+LIBRARIES = (
+    *("vllm", "torch", "triton", "flashinfer", "flash-attn", "nvidia-", "mkl", "intel-openmp", "onednn"),
+    "xgrammar",
+)
+"""Distributions that bring kernels or decide what may be chosen, by the beginning of their names."""
 SWITCHES = ("ATEN_", "DNNL_", "ONEDNN_", "MKL_", "OMP_", "KMP_", "GOMP_", "CUBLAS", "CUDNN_", "NVIDIA_TF32", "TORCH_")
 """Environment variables by which those libraries choose how to compute, by the beginning of their names."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from llm42.internals import require_vllm
 
 SERVED_ROUTES = frozenset(
-    {"/health", "/version", "/v1/models", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"}
+    """/health /version /openapi.json /v1/models /v1/completions /v1/chat/completions /tokenize /detokenize""".split()
 )
 
 
@@ -36,6 +36,11 @@ class Frontend:
         """The model's own sampling defaults, as vLLM merges them into every request."""
         defaults: Mapping[str, Any] = self.llm.model_config.get_diff_sampling_param()
         return defaults
+
+    @property
+    def structured_outputs(self) -> Any:
+        """vLLM's ``StructuredOutputsConfig``."""
+        return self.llm.vllm_config.structured_outputs_config
 
     def fail(self, request_id: str, status: HTTPStatus, message: str) -> None:
         """End one request (all of it, with ``n`` > 1) with an HTTP error: an event, where its stream has begun."""

@@ -20,10 +20,13 @@ from vllm.forward_context import set_forward_context
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
 from llm42.internals.facts import worker_facts
+from llm42.internals.grammar_tokenizer import make_grammar_masks
 from llm42.internals.served_models import require_served
 from llm42.internals.weights import LOAD_FORMAT  # noqa: F401  importing it registers the loader, here in the worker
 from llm42.protocol.selection import Selection
+from llm42.protocol.steering import Grammar, Steering
 from llm42.sampling import Selected, select
+from llm42.sampling.grammar import GrammarMasks
 
 DIGEST_BYTES = 16
 """Of the logits of one slot; see :meth:`ReplayExtension.llm42_digest_pass`."""
@@ -105,6 +108,8 @@ class ReplayExtension:
     model_runner: Any
     rank: int
     _llm42_pass: ReplayPass | None = None
+    _llm42_grammars: GrammarMasks | None = None
+    """Made when the first grammar is asked for: it takes a second."""
 
     def llm42_setup(self, rows: int, window: int, context: int) -> dict[str, Any] | None:
         """Refuse what is not served, fix the shape of all passes, and state what bits depend on.
@@ -117,32 +122,55 @@ class ReplayExtension:
 
     @torch.inference_mode()
     def llm42_replay_pass(
-        self, tokens: bytes, starts: bytes, tables: bytes, asked: list[int], selections: list[list[Any]]
-    ) -> tuple[bytes, bytes, bytes, bytes, list[float]] | None:
+        self, tokens: bytes, starts: bytes, tables: bytes, asked: list[int], orders: list[list[Any]]
+    ) -> tuple[list[list[bytes]], list[float]] | None:
         """One pass (see :meth:`ReplayPass.forward`) and the choices of the rows in ``asked``.
 
-        ``selections`` says for each of these how to choose (the fields of a ``Selection``).
+        ``orders`` says of each of these how to choose (the fields of a ``Selection``), how many of the most probable
+        tokens to name, the tokens that its first slots shall score instead of choosing (packed), and the sequence
+        up to its end, if the choice depends on it (packed).
 
-        Returns, on rank 0, packed per asked row and slot: token ids (int32), logprobs (fp32), ranks (int32),
-        validity (one byte); then the seconds spent in the model, in the LM head and in ``select``.
+        Returns, on rank 0, for each asked row, packed per slot: token ids (int32), logprobs (fp32), ranks (int32),
+        validity (one byte), the most probable token ids (int32) and their logprobs (fp32); then the seconds spent in
+        the model, in the LM head and in ``select``.
         """
         replay = self._llm42_pass
         assert replay is not None, "llm42_setup has not been called"
         clock = _Clock(replay.runner.device)
         hidden = replay.forward(tokens, starts, tables)
         in_model, in_head, in_select = clock.lap(), 0.0, 0.0
-        choices: list[Selected] = []
+        chosen: list[list[bytes]] = []
         start = _int32(starts)
-        for row, selection in zip(asked, selections, strict=True):
+        for row, (selection, top, scored, history) in zip(asked, orders, strict=True):
             logits = replay.logits(hidden[row])
             in_head += clock.lap()
             if logits is not None:
-                choices.append(select(logits, Selection(*selection), int(start[row])))
+                first, so_far = int(start[row]), _int32(history).long()
+                how = Selection.of_fields(selection)
+                masks = self._masks(how.steering, so_far, first)
+                chosen.append(_pack(select(logits, how, first, _int32(scored), top, so_far, masks)))
                 in_select += clock.lap()
-        if self.rank != 0:
+        return (chosen, [in_model, in_head, in_select]) if self.rank == 0 else None
+
+    def llm42_prepare_grammar(self, fields: list[Any]) -> list[str] | None:
+        """Whether a grammar can be enforced, on rank 0: see :meth:`~llm42.sampling.grammar.GrammarMasks.prepare`."""
+        state = self._grammars.prepare(Grammar.of_fields(fields))
+        return list(state) if self.rank == 0 else None
+
+    def _masks(self, steering: Steering | None, so_far: Tensor, start: int) -> Tensor | None:
+        if steering is None or steering.grammar is None:
             return None
-        packed = _pack(choices)
-        return *packed, [in_model, in_head, in_select + clock.lap()]
+        assert self._llm42_pass is not None
+        output = so_far[steering.prompt_tokens :].tolist()
+        return self._grammars.masks(
+            steering.grammar, output, start + 1 - steering.prompt_tokens, self._llm42_pass.window
+        )
+
+    @property
+    def _grammars(self) -> GrammarMasks:
+        if self._llm42_grammars is None:
+            self._llm42_grammars = make_grammar_masks(self.model_runner.model_config)
+        return self._llm42_grammars
 
     @torch.inference_mode()
     def llm42_digest_pass(self, tokens: bytes, starts: bytes, tables: bytes, asked: list[int]) -> bytes | None:
@@ -175,7 +203,7 @@ class _Clock:
 
 
 def _int32(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.int32)
+    return torch.frombuffer(bytearray(data), dtype=torch.int32) if data else torch.empty(0, dtype=torch.int32)
 
 
 def _digest(logits: Tensor) -> bytes:
@@ -183,13 +211,7 @@ def _digest(logits: Tensor) -> bytes:
     return hashlib.blake2b(raw.data, digest_size=DIGEST_BYTES).digest()
 
 
-def _pack(choices: list[Selected]) -> tuple[bytes, bytes, bytes, bytes]:
-    if not choices:
-        return b"", b"", b"", b""
-    tokens, logprobs, ranks, valid = (torch.stack(field).cpu() for field in zip(*choices, strict=True))
-    return (
-        tokens.to(torch.int32).numpy().tobytes(),
-        logprobs.numpy().tobytes(),
-        ranks.to(torch.int32).numpy().tobytes(),
-        valid.to(torch.uint8).numpy().tobytes(),
-    )
+def _pack(selected: Selected) -> list[bytes]:
+    """32 bits a value, and a byte for validity."""
+    narrow = (field.to(torch.int32) if field.dtype == torch.int64 else field for field in selected)
+    return [field.cpu().contiguous().numpy().tobytes() for field in narrow]

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from llm42.protocol.messages import Question, Scores
+
 
 class Finish(Enum):
     """Why a request ended, by committed tokens alone."""
@@ -30,25 +32,22 @@ class StopDraft:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """Replay packed ``tokens`` and bring the canonical tokens after positions ``start ..``."""
+    """Have ``question`` answered."""
 
     call: int
-    tokens: bytes
-    start: int
-    count: int
-    """Canonical tokens expected: one for each position from ``start`` to the end of ``tokens``."""
+    question: Question
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Canonical tokens, final: they may leave for the client. ``logprobs`` are their fp32 bits."""
+    """Canonical tokens, final: they may leave for the client."""
 
-    tokens: Sequence[int]
-    logprobs: bytes
-    ranks: Sequence[int]
-    finish: Finish | None
-    stop_token: int | None
+    scores: Scores
+    finish: Finish | None = None
+    stop_token: int | None = None
     """The stop token id that ended the request, where it is not the model's end-of-sequence token."""
+    prompt: Scores | None = None
+    """With the first commit, if asked for: the prompt's tokens but the first."""
 
 
 Action = StartDraft | StopDraft | Verify | Commit

@@ -1,6 +1,7 @@
 """What a router and a verifier say to each other. Plain data: picklable, no numpy, no torch."""
 
 import hashlib
+import json
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from llm42.protocol.selection import GREEDY, Selection
 
 TOKEN_TYPECODE = "i"  # int32, native order: what the verifier hands to the model
-_TOKEN_BYTES = array(TOKEN_TYPECODE).itemsize
+_WORD = array(TOKEN_TYPECODE).itemsize  # bytes of an int32 or an fp32
 
 
 def pack_tokens(tokens: Iterable[int]) -> bytes:
@@ -23,64 +24,122 @@ def unpack_tokens(data: bytes) -> list[int]:
     return tokens.tolist()
 
 
-def token_digest(tokens: bytes) -> bytes:
-    """SHA-256 of packed tokens: names the exact question that a reply answers."""
-    return hashlib.sha256(tokens).digest()
-
-
 @dataclass(frozen=True, slots=True)
-class ReplayRequest:
-    """Ask for the canonical next tokens of the sequence ``t[0..n)``.
+class Question:
+    """What are the canonical next tokens of the sequence ``t[0..n)``?
 
     The answer is a pure function of these fields and the verifier's fingerprint, so any verifier can
     give it and asking twice is harmless.
     """
 
-    request_id: str
-    """For logs only."""
     tokens: bytes
     """Packed ``t[0..n)``: prompt, committed tokens and candidates."""
     start: int
     """First position whose next token is asked for; ``0 <= start < n``."""
+    selection: Selection = GREEDY
+    given: int = 0
+    """For so many positions from ``start`` on, the token that the sequence has next is scored, and none chosen."""
+    top: int = 0
+    """How many of the most probable tokens to name beside each."""
+
+    @property
+    def length(self) -> int:
+        """n."""
+        return len(self.tokens) // _WORD
+
+    @property
+    def count(self) -> int:
+        """Tokens asked for: one for each position from ``start`` to the end."""
+        return self.length - self.start
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of all of it."""
+        head = json.dumps([self.start, self.given, self.top, self.selection.fields], separators=(",", ":"))
+        return hashlib.sha256(head.encode() + b"\0" + self.tokens).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Consecutive tokens, and what the model thinks of each."""
+
+    tokens: Sequence[int]
+    logprobs: bytes
+    """fp32 bits of their log-probabilities."""
+    ranks: Sequence[int]
+    """1-based, in the distribution."""
+    top: int = 0
+    top_tokens: bytes = b""
+    """Packed [tokens, top]: the most probable ones in falling order."""
+    top_logprobs: bytes = b""
+    """fp32 bits [tokens, top]."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, part: slice) -> "Scores":
+        """Consecutive ones of these; ``part`` has no step."""
+        first, end, _ = part.indices(len(self))
+        one, wide = slice(_WORD * first, _WORD * end), slice(_WORD * first * self.top, _WORD * end * self.top)
+        return Scores(
+            self.tokens[part],
+            self.logprobs[one],
+            self.ranks[part],
+            self.top,
+            self.top_tokens[wide],
+            self.top_logprobs[wide],
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether every token has all of it."""
+        one = _WORD * len(self)
+        return (
+            len(self.ranks) == len(self)
+            and len(self.logprobs) == one
+            and len(self.top_tokens) == len(self.top_logprobs) == one * self.top
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """Ask a verifier."""
+
+    request_id: str
+    """For logs only."""
+    question: Question
     fingerprint: str | None = None
     """The fingerprint that the caller builds on; None accepts any (the first call of a request)."""
-    selection: Selection = GREEDY
+    text: str | None = None
+    """The digest of the tokenizer and templates that have made the prompt's tokens; None: of no others than these."""
+    cache_salt: str = ""
+    """Cached work is shared among requests of one salt."""
     fresh: bool = False
     """Compute everything anew, in other rows than usual, and leave nothing in the cache: to audit an answer."""
-
-    def answered_by(self, reply: "ReplayReply") -> bool:
-        """See :meth:`ReplayReply.answers`."""
-        return reply.answers(self.tokens, self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayReply:
-    """The canonical tokens that follow positions ``start .. n-1``.
+    """The canonical tokens that follow the positions asked for.
 
-    ``tokens[i]`` is the canonical token at position ``start + i + 1``, valid if the candidates up to
-    ``start + i`` are themselves canonical.
+    The i-th is valid if the candidates before it are themselves canonical. Where there is no valid choice, as behind
+    a candidate that is not canonical there may be, the reply ends.
     """
 
     fingerprint: str
-    start: int
     digest: bytes
-    """:func:`token_digest` of the request's tokens."""
-    tokens: Sequence[int]
-    logprobs: bytes
-    """fp32 bits of the canonical tokens' log-probabilities, ``len(tokens)`` values."""
-    ranks: Sequence[int]
-    """1-based rank of each canonical token in its distribution."""
+    """That of the question."""
+    scores: Scores
     idle_rows: int
     """Rows of a replay pass that found no work when this reply left: room to verify earlier."""
     replica_id: str = ""
     """Who answered: its cache holds this sequence, so ask it again. A hint, not part of the answer."""
 
-    def answers(self, tokens: bytes, start: int) -> bool:
+    def answers(self, question: Question) -> bool:
         """Whether this answers that very question (a late reply, or one for other tokens, does not)."""
-        count = len(tokens) // _TOKEN_BYTES - start
         return (
-            self.start == start
-            and len(self.tokens) == len(self.ranks) == count
-            and len(self.logprobs) == 4 * count
-            and self.digest == token_digest(tokens)
+            question.given < len(self.scores) <= question.count
+            and self.scores.top == question.top
+            and self.scores.complete
+            and self.digest == question.digest
         )

@@ -1,6 +1,9 @@
-"""How a token is chosen from logits: the sampling parameters that need no history."""
+"""How a token is chosen from logits."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from llm42.protocol.steering import Steering
 
 SEEDS = 2**64
 """Seeds are unsigned 64-bit; an API's signed ones are taken modulo this."""
@@ -20,6 +23,8 @@ class Selection:
     top_k: int = 0
     min_p: float = 0.0
     seed: int = 0
+    steering: Steering | None = None
+    """What the tokens so far do to the choice, if anything."""
 
     def __post_init__(self) -> None:
         if not (
@@ -32,22 +37,39 @@ class Selection:
             raise ValueError(f"not a selection: {self}")
 
     @classmethod
-    def of(cls, temperature: float, top_p: float, top_k: int, min_p: float, seed: int | None) -> "Selection":
+    def of(
+        cls,
+        temperature: float,
+        top_p: float,
+        top_k: int,
+        min_p: float,
+        seed: int | None,
+        steering: Steering | None = None,
+    ) -> "Selection":
         """From a request's parameters. What means the same becomes the same; a random choice needs a seed."""
         if temperature == 0:
-            return GREEDY
+            return cls(steering=steering)
         if seed is None:
             raise ValueError(f"temperature is {temperature}, and there is no seed")
-        return cls(float(temperature), float(top_p), max(top_k, 0), float(min_p), seed % SEEDS)
+        return cls(float(temperature), float(top_p), max(top_k, 0), float(min_p), seed % SEEDS, steering)
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0
 
     @property
-    def fields(self) -> list[float]:
-        """The arguments that make it again: what travels where objects do not."""
-        return [self.temperature, self.top_p, self.top_k, self.min_p, self.seed]
+    def fields(self) -> list[Any]:
+        """What travels where objects do not (JSON, msgpack): the input of :meth:`of_fields`."""
+        plain = [self.temperature, self.top_p, self.top_k, self.min_p, self.seed]
+        return plain if self.steering is None else [*plain, self.steering.fields]
+
+    @classmethod
+    def of_fields(cls, fields: list[Any]) -> "Selection":
+        """Raises ValueError or TypeError if these are none."""
+        temperature, top_p, top_k, min_p, seed, *steering = fields
+        if type(top_k) is not int or type(seed) is not int:
+            raise TypeError(f"top_k and seed are whole numbers, not {top_k!r} and {seed!r}")
+        return cls(temperature, top_p, top_k, min_p, seed, *map(Steering.of_fields, steering))
 
 
 GREEDY = Selection()

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 from llm42.protocol.actions import Action, Commit, Finish, StartDraft, StopDraft, Verify
 from llm42.protocol.cadence import VerifyCadence
-from llm42.protocol.messages import ReplayReply, pack_tokens
+from llm42.protocol.messages import Question, ReplayReply, pack_tokens
+from llm42.protocol.selection import GREEDY, Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,19 @@ class SessionStats:
 
 @dataclass(slots=True)
 class Session:
-    """``prompt`` has at least one token. ``run_ahead`` bounds the candidates, in tokens."""
+    """``prompt`` has at least one token. ``run_ahead`` bounds the candidates, in tokens.
+
+    ``selection`` says how tokens are chosen, ``top`` how many alternatives are told with each, and ``scored``
+    whether the prompt's tokens are told as well.
+    """
 
     prompt: Sequence[int]
     stop: StopRules
     cadence: VerifyCadence
     run_ahead: int
+    selection: Selection = GREEDY
+    top: int = 0
+    scored: bool = False
     finished: bool = field(default=False, init=False)
     stats: SessionStats = field(default_factory=SessionStats, init=False)
     _tokens: list[int] = field(init=False)
@@ -119,22 +127,23 @@ class Session:
     def verified(self, call: int, reply: ReplayReply) -> list[Action]:
         """The reply to ``Verify`` number ``call``. One that does not answer the open question is ignored."""
         asked = self._call
-        if self.finished or asked is None or call != asked.call or not reply.answers(asked.tokens, asked.start):
+        if self.finished or asked is None or call != asked.call or not reply.answers(asked.question):
             return []
-        sent = asked.count - 1
+        first = len(self._tokens) == len(self.prompt)
+        given, sent = asked.question.given, asked.question.count - asked.question.given - 1
         self._call, self._idle = None, reply.idle_rows > 0
-        canonical, finish = self._canonical(reply.tokens, sent)
+        scores = reply.scores[given:]
+        canonical, finish = self._canonical(scores.tokens, sent)
         self._tokens += canonical
         self.stats.verified += sent
         self.stats.committed += len(canonical)
         stopped = canonical[-1] if finish is Finish.STOP else None
         actions: list[Action] = [
             Commit(
-                tokens=canonical,
-                logprobs=reply.logprobs[: 4 * len(canonical)],
-                ranks=reply.ranks[: len(canonical)],
-                finish=finish,
+                scores[: len(canonical)],
+                finish,
                 stop_token=None if stopped == self.stop.eos_token_id else stopped,
+                prompt=reply.scores[:given] if self.scored and first else None,
             )
         ]
         agreed = _common_prefix(canonical, self._candidates)
@@ -218,7 +227,9 @@ class Session:
         self._calls += 1
         self.stats.replays += 1
         tokens = pack_tokens([*self._tokens, *self._candidates[:count]])
-        self._call = Verify(self._calls, tokens, start=length - 1, count=count + 1)
+        given = length - 1 if self.scored and length == len(self.prompt) else 0
+        question = Question(tokens, length - 1 - given, self.selection, given, self.top)
+        self._call = Verify(self._calls, question)
         return self._call
 
     def _useful_candidates(self) -> int:

@@ -1,9 +1,9 @@
 """Which requests are deterministic, and whether what they ask for can be verified. Pure.
 
 A deterministic request may only ask for what the verifier computes. Anything else is refused by name, never
-quietly downgraded; a field that nobody here knows is refused too. What is listed here was checked to leave
-the selection alone: it shapes the prompt, the stop or the response, all of which vLLM's frontend does
-from committed tokens.
+quietly downgraded; a field that nobody here knows is refused too. What is listed here was checked: it is part of
+the selection (:mod:`llm42.protocol.selection`), or it shapes the prompt, the stop or the response, all of which vLLM's
+frontend does from committed tokens.
 """
 
 from collections.abc import Mapping
@@ -23,34 +23,26 @@ _FREE = frozenset(
     include_stop_str_in_output skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens
     truncation_side add_special_tokens return_tokens_as_token_ids return_token_ids request_id session_id priority
     temperature top_p top_k min_p length_penalty metadata store service_tier safety_identifier prompt_cache_key
+    presence_penalty frequency_penalty repetition_penalty min_tokens logit_bias bad_words allowed_token_ids
+    logprobs prompt_logprobs echo response_format structured_outputs cache_salt
     vllm_xargs expected_fingerprint receipt""".split()
 )
 _FREE_OF: dict[Endpoint, frozenset[str]] = {
     "completions": frozenset({"prompt"}),
     "chat": frozenset(
-        """messages logprobs max_completion_tokens add_generation_prompt continue_final_message chat_template
-        chat_template_kwargs documents reasoning_effort include_reasoning parallel_tool_calls""".split()
+        """messages top_logprobs tools tool_choice parallel_tool_calls max_completion_tokens reasoning_effort
+        add_generation_prompt continue_final_message chat_template chat_template_kwargs documents
+        include_reasoning""".split()
     ),
 }
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     # Values under which a parameter that is not verified yet does nothing.
     "n": (1,),
     "best_of": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_tokens": (0,),
     "use_beam_search": (False,),
     "watermarking": (False,),
-    "echo": (False,),
-    "logit_bias": ({},),
-    "bad_words": ([],),
-    "tools": ([],),
-    "tool_choice": ("none",),
-    "response_format": ({"type": "text"},),
     "routed_experts_prompt_start": (0,),
 }
-_DEFAULTS = {"temperature": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 
 
 class Refused(Exception):
@@ -84,6 +76,8 @@ def admit(body: Mapping[str, Any], endpoint: Endpoint, mode: Mode, generation_co
     extra = body.get("vllm_xargs")
     if isinstance(extra, Mapping) and EXTRA_ARG in extra:
         raise Refused(f"vllm_xargs.{EXTRA_ARG}", f"vllm_xargs.{EXTRA_ARG} is for drafts: leave it out")
+    if not isinstance(body.get("structured_outputs"), Mapping | None):  # vLLM answers this with a 500
+        raise Refused("structured_outputs", f"structured_outputs must be an object, got {body['structured_outputs']!r}")
     flag = _flag(body)
     deterministic = flag if flag is not None else mode == "on" or (mode == "seeded" and body.get("seed") is not None)
     expected = _expected(body, deterministic)
@@ -149,54 +143,44 @@ def _receipt(body: Mapping[str, Any], deterministic: bool) -> bool:
 
 
 def _samples(body: Mapping[str, Any], generation_config: Mapping[str, Any]) -> bool:
-    return bool(_effective("temperature", body, generation_config)[0] != 0)
+    temperature = body.get("temperature")
+    if temperature is None:
+        temperature = generation_config.get("temperature")
+    return bool(temperature != 0)  # vLLM's own default is 1
 
 
 def _require_verifiable(body: Mapping[str, Any], endpoint: Endpoint, generation_config: Mapping[str, Any]) -> None:
-    for name in sorted(body.keys() | _DEFAULTS.keys()):
-        value, origin = _effective(name, body, generation_config)
+    for name in sorted(body):
+        value = body[name]
         if value is None or name == FLAG or value in _NEUTRAL.get(name, ()):
             continue
-        remedy = _remedy(name, value, body, endpoint, _samples(body, generation_config))
+        remedy = _remedy(name, value, endpoint, _samples(body, generation_config))
         if remedy is not None:
-            raise _unverified(name, value, origin, remedy)
+            raise _unverified(name, value, remedy)
     extra = body.get("vllm_xargs")
     if isinstance(extra, Mapping):
         for name in extra:
             if name != FLAG:
-                raise _unverified(f"vllm_xargs.{name}", extra[name], "sent", "leave it out")
+                raise _unverified(f"vllm_xargs.{name}", extra[name], "leave it out")
 
 
-def _effective(name: str, body: Mapping[str, Any], generation_config: Mapping[str, Any]) -> tuple[Any, str]:
-    """A parameter's value as vLLM resolves it, and where that value comes from."""
-    if body.get(name) is not None:
-        return body[name], "sent"
-    if generation_config.get(name) is not None:
-        return generation_config[name], "not sent; from the model's generation_config"
-    return _DEFAULTS.get(name), "not sent; the default"
-
-
-def _remedy(name: str, value: Any, body: Mapping[str, Any], endpoint: Endpoint, samples: bool) -> str | None:
+def _remedy(name: str, value: Any, endpoint: Endpoint, samples: bool) -> str | None:
     """What to send instead of a value that is not neutral; None if it can be verified as it is."""
     if name == "seed" and (isinstance(value, bool) or not isinstance(value, int)):
         return "send a whole number"
     if name == "n":  # vLLM itself refuses several greedy ones: they would be equal
         return None if samples else "send 1"
-    if name == "echo" and endpoint == "completions":  # with logprobs, it asks for the prompt's too
-        return None if body.get("logprobs") is None else "leave out echo or logprobs"
-    if name == {"completions": "logprobs", "chat": "top_logprobs"}[endpoint]:
-        # Greedy: the chosen token is the top one, so a completion's `logprobs: 1` asks for nothing more.
-        most = 1 if endpoint == "completions" and not samples else 0
-        return None if isinstance(value, int) and 0 <= value <= most else f"send at most {most} (the chosen token's)"
+    if name in ("logprobs", "top_logprobs", "prompt_logprobs") and value == -1:
+        return "send how many"
     if name in _FREE or name in _FREE_OF[endpoint]:
         return None
     neutral = _NEUTRAL.get(name)
     return f"send {neutral[0]!r}" if neutral else "leave it out"
 
 
-def _unverified(name: str, value: Any, origin: str, remedy: str) -> Refused:
+def _unverified(name: str, value: Any, remedy: str) -> Refused:
     return Refused(
         name,
-        f"{name} is {value!r} ({origin}), which is not verified for deterministic requests yet: {remedy}, "
+        f"{name} is {value!r}, which is not verified for deterministic requests: {remedy}, "
         f"or send {FLAG}: false for an ordinary answer",
     )

@@ -46,7 +46,7 @@ class Auditor:
     async def _audit(self, transcript: Transcript, verifiers: set[str], fingerprint: str) -> None:
         question = transcript.question(fingerprint)
         try:
-            reply = await self._verifiers.replay(question, question.answered_by, None, Pin(fingerprint), verifiers)
+            reply = await self._verifiers.replay(question, None, Pin(fingerprint), verifiers)
         except (Unverifiable, ReplayRefused, ReplayImpossible) as error:
             self._metrics.audited("unanswered", f"{transcript.request_id}: {error}")
             return
@@ -66,10 +66,12 @@ class Auditor:
 
 def _differences(transcript: Transcript, reply: ReplayReply) -> Iterator[str]:
     said = np.frombuffer(transcript.logprobs, dtype=np.uint32)
-    replayed = np.frombuffer(reply.logprobs, dtype=np.uint32)
-    for index, (token, again) in enumerate(zip(transcript.tokens, reply.tokens, strict=True)):
+    replayed = np.frombuffer(reply.scores.logprobs, dtype=np.uint32)
+    for index, (token, again) in enumerate(zip(transcript.tokens, reply.scores.tokens, strict=False)):
         if token != again or said[index] != replayed[index]:
             yield (
                 f"position {len(transcript.prompt) + index} had token {token} with logprob 0x{said[index]:08x}, "
                 f"replayed it is {again} with 0x{replayed[index]:08x}"
             )
+    if len(reply.scores) < len(transcript.tokens):
+        yield f"position {len(transcript.prompt) + len(reply.scores)} had a token, replayed there is none to choose"

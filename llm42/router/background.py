@@ -18,19 +18,23 @@ class Background:
         """``on_crash(name, error)`` is told of every task that ends in an exception."""
         self._on_crash = on_crash
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run ``coroutine`` as a task of the running loop."""
+        """Run ``coroutine`` as a task of the running loop; once closed, one that is cancelled before it begins."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        if self._closed:
+            task.cancel()
         return task
 
     async def close(self, timeout_s: float) -> None:
         """Cancel all tasks but the caller's, and wait for them."""
+        self._closed = True
         tasks = self._tasks - {asyncio.current_task()}
         for task in tasks:
             task.cancel()

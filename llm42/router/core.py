@@ -7,14 +7,23 @@ nothing else.
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any
 
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
 
 from llm42.config import Config
 from llm42.fastpath.errors import FastPathError
-from llm42.internals.core_client import TextCore, choice_of, commit_output, selection, stop_rules, unsupported
+from llm42.internals.core_client import (
+    TextCore,
+    choice_of,
+    commit_output,
+    scores_wanted,
+    selection,
+    stop_rules,
+)
 from llm42.metrics import RouterMetrics
-from llm42.protocol import Commit, ReplayGrid, Session, VerifyCadence
+from llm42.metrics.router import Mode, Outcome
+from llm42.protocol import Commit, ReplayGrid, Selection, Session, VerifyCadence
 from llm42.protocol.errors import ReplayImpossible, ReplayRefused
 from llm42.router.admission import FLAG
 from llm42.router.answer import ANSWER, Answer
@@ -22,16 +31,26 @@ from llm42.router.audit import Auditor
 from llm42.router.background import Background
 from llm42.router.deterministic import DeterministicRequest
 from llm42.router.hub import DraftHub
+from llm42.router.progress import Ages
 from llm42.router.transcript import Transcript
 from llm42.router.verifiers import Unverifiable, VerifierPool
+from llm42.router.watch import Watched
 
 Fail = Callable[[str, HTTPStatus, str], None]
+_FAILED = (FinishReason.ERROR, FinishReason.ABORT)
+_OUTCOME: dict[HTTPStatus, Outcome] = {
+    HTTPStatus.SERVICE_UNAVAILABLE: "unverifiable",
+    HTTPStatus.BAD_REQUEST: "refused",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "error",
+}
 
 
 class RouterCore(TextCore):
-    """``fail`` ends one request with an HTTP error; set once the frontend exists."""
+    """``fail`` ends one request with an HTTP error, ``structured_outputs`` is vLLM's configuration of these; both are
+    set once the frontend exists."""
 
     fail: Fail
+    structured_outputs: Any
 
     def __init__(self, config: Config, hub: DraftHub, verifiers: VerifierPool, metrics: RouterMetrics) -> None:
         super().__init__()
@@ -45,6 +64,7 @@ class RouterCore(TextCore):
         self._background = Background(self._crashed)
         self._auditor = Auditor(verifiers, config.audit.share, self._background, metrics)
         self._outputs: asyncio.Queue[EngineCoreOutput] = asyncio.Queue()  # bounded by run-ahead and admission
+        self.watched, self.ages = Watched(), Ages()
         self._sessions: dict[str, asyncio.Task[None]] = {}
         self._placing: dict[str, asyncio.Task[None]] = {}
         """Ordinary requests that wait for a fast path replica."""
@@ -58,13 +78,16 @@ class RouterCore(TextCore):
             self.fail(request.request_id, HTTPStatus.INTERNAL_SERVER_ERROR, "the request has lost its context")
             return
         if answer is not None:
-            if name := unsupported(params):
-                message = f"{name} is not verified for deterministic requests yet"
-                self.fail(request.request_id, HTTPStatus.BAD_REQUEST, message)
+            try:
+                chosen = selection(request, self.structured_outputs)
+            except ValueError as error:
+                self.fail(request.request_id, HTTPStatus.BAD_REQUEST, f"this cannot be verified: {error}")
                 return
-            tasks, work = self._sessions, self._verified(request, answer)
+            tasks, work = self._sessions, self._verified(request, chosen, answer)
         else:
             tasks, work = self._placing, self._ordinary(request)
+        mode: Mode = "ordinary" if answer is None else "deterministic"
+        self.watched.begin(request.request_id, mode, request.arrival_time)
         tasks[request.request_id] = self._background.spawn(work, name=request.request_id)
 
     async def get_output_async(self) -> EngineCoreOutputs:
@@ -79,6 +102,7 @@ class RouterCore(TextCore):
     def abort(self, request_ids: list[str]) -> None:
         """Stop requests wherever they are. Unknown ids have ended already."""
         for request_id in request_ids:
+            self.watched.end(request_id, "stopped")
             task = self._sessions.pop(request_id, None) or self._placing.pop(request_id, None)
             if task is not None:
                 task.cancel()
@@ -102,20 +126,23 @@ class RouterCore(TextCore):
         """Straight from the fast path; no verifier is involved."""
 
         def lost(reason: str) -> None:
+            self.watched.end(request.request_id, "error")
             self.fail(request.request_id, HTTPStatus.SERVICE_UNAVAILABLE, f"the engine was lost: {reason}; retry")
 
         try:
-            await self._hub.submit(request, self._outputs.put_nowait, lost)
+            await self._hub.submit(request, self._put, lost)
         except FastPathError as error:
             lost(str(error))
         finally:
             self._placing.pop(request.request_id, None)
 
-    async def _verified(self, request: EngineCoreRequest, answer: Answer) -> None:
-        chosen = selection(request)
+    async def _verified(self, request: EngineCoreRequest, chosen: Selection, answer: Answer) -> None:
         choice = choice_of(request)
         answer.seed = None if chosen.greedy else request.sampling_params.seed - choice[1]
-        session = Session(request.prompt_token_ids, stop_rules(request), self._cadence, self._config.max_run_ahead)
+        told = scores_wanted(request)
+        session = Session(
+            request.prompt_token_ids, stop_rules(request), self._cadence, self._config.max_run_ahead, chosen, *told
+        )
         transcript = Transcript(request.request_id, request.prompt_token_ids, chosen, self._config.window_size)
         audited = self._auditor.picks()
         if answer.with_receipts:
@@ -124,12 +151,14 @@ class RouterCore(TextCore):
         def commit(commit: Commit) -> None:
             if audited or answer.with_receipts:
                 transcript.add(commit)
-            self._outputs.put_nowait(commit_output(request, commit))
+            self._put(commit_output(request, commit))
 
         driver = DeterministicRequest(
-            request, session, chosen, answer.pin, self._hub, self._verifiers, self._config.timeouts, commit
+            request, session, answer.pin, self._hub, self._verifiers, self._config.timeouts, commit
         )
-        outcome = "error"
+        self.watched.verify(request.request_id, session.stats)
+        self.ages.add(driver.progress)
+        outcome: Outcome = "error"
         try:
             await driver.run()
             outcome = "finished"
@@ -143,17 +172,27 @@ class RouterCore(TextCore):
             outcome = "stopped"  # by the frontend: a stop string, or the client has left
         finally:
             self._sessions.pop(request.request_id, None)
-            self._metrics.request_done(session.stats, outcome)
+            self.watched.end(request.request_id, outcome)
+            self.ages.discard(driver.progress)
         if audited and transcript.tokens and answer.pin.fingerprint is not None:
             self._auditor.submit(transcript, driver.verifiers, answer.pin.fingerprint)
+
+    def _put(self, output: EngineCoreOutput) -> None:
+        """The only way to the client."""
+        self.watched.output(output.request_id, len(output.new_token_ids))
+        if output.finish_reason is not None:
+            self.watched.end(output.request_id, "error" if output.finish_reason in _FAILED else "finished")
+        self._outputs.put_nowait(output)
 
     def _fail(self, request: EngineCoreRequest, status: HTTPStatus, group: BaseExceptionGroup[Exception]) -> None:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
+        self.watched.end(request.request_id, _OUTCOME[status])
         self.fail(request.request_id, status, f"this deterministic request could not be verified: {error}")
 
     def _crashed(self, request_id: str, error: BaseException) -> None:
         """A bug, not a fault: fail closed, and loudly."""
         self._metrics.crashed(request_id, error)
+        self.watched.end(request_id, "error")
         self.fail(request_id, HTTPStatus.INTERNAL_SERVER_ERROR, f"internal error: {type(error).__name__}: {error}")

@@ -24,22 +24,32 @@ class Router:
         from llm42.models import resolve_model
         from llm42.router.core import RouterCore
         from llm42.router.disconnect import DisconnectMiddleware
+        from llm42.router.errors import shape_errors
         from llm42.router.hub import DraftHub
         from llm42.router.identity import IdentityRoute
         from llm42.router.middleware import DeterminismMiddleware
+        from llm42.router.openapi import describe
         from llm42.router.overload import OverloadMiddleware
         from llm42.router.receipts import receipts_route
         from llm42.router.verifiers import VerifierPool
+        from llm42.verifier.fingerprint import text_digest, text_parts
 
-        config, metrics = self._config, RouterMetrics()
-        self._verifiers = VerifierPool(self._verifier, config.timeouts, metrics)
+        config = self._config
+        self._metrics = metrics = RouterMetrics()
+        model_path = resolve_model(config.model)
+        revision = config.verifier.engine.get("revision")
+        text = text_digest(text_parts(model_path, revision, config.router.arguments))
+        self._verifiers = VerifierPool(self._verifier, config.timeouts, metrics, text)
         self._hub = DraftHub(self._fast_path, uuid.uuid4().hex, config)
         self._core = RouterCore(config, self._hub, self._verifiers, metrics)
-        arguments = _arguments(config, resolve_model(config.model))
+        arguments = _arguments(config, model_path)
         self._frontend = await make_frontend(self._core, arguments, config.window_size)
-        self._core.fail = self._frontend.fail
+        self._core.fail, self._core.structured_outputs = self._frontend.fail, self._frontend.structured_outputs
+        metrics.start(self._core.watched.running, self._core.ages.oldest)
         self._hub.start()  # not before vLLM is imported: that blocks the loop, and a silent stream is a lost one
         self._frontend.app.router.routes.append(receipts_route(self._verifiers))
+        shape_errors(self._frontend.app)
+        describe(self._frontend.app)
         app = DisconnectMiddleware(self._frontend.app)
         defaults = self._frontend.generation_config
         settled = DeterminismMiddleware(app, config.determinism, defaults, self._fingerprint)
@@ -53,6 +63,7 @@ class Router:
         """Raises once this router cannot answer any more; Serve then replaces it."""
         if self._hub.failure is not None or self._frontend.failed:
             raise RuntimeError(self._hub.failure or "vLLM's frontend has failed")
+        self._metrics.check_health()
 
     async def in_flight(self) -> dict[str, int]:
         """Deterministic sessions, and requests on the fast path: both 0 on an idle router."""
@@ -64,6 +75,7 @@ class Router:
             await self._core.close()
             await self._hub.close()
             self._frontend.shutdown()
+            self._metrics.close()
 
 
 def _arguments(config: Config, model_path: str) -> list[str]:

@@ -10,8 +10,9 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from llm42.config import Timeouts
 from llm42.fastpath.errors import FastPathError
 from llm42.internals.core_client import draft_request
-from llm42.protocol import Action, Commit, ReplayRequest, Selection, Session, StartDraft, StopDraft, Verify
+from llm42.protocol import Action, Commit, ReplayRequest, Session, StartDraft, StopDraft, Verify
 from llm42.router.hub import DraftHub
+from llm42.router.progress import Progress
 from llm42.router.verifiers import Pin, VerifierPool
 
 RETRY_DRAFT_S = 1.0
@@ -29,7 +30,6 @@ class DeterministicRequest:
         self,
         request: EngineCoreRequest,
         session: Session,
-        selection: Selection,
         pin: Pin,
         hub: DraftHub,
         verifiers: VerifierPool,
@@ -38,12 +38,12 @@ class DeterministicRequest:
     ) -> None:
         self._request = request
         self._session = session
-        self._selection = selection
         self._pin = pin
         self._hub = hub
         self._verifiers = verifiers
         self._timeouts = timeouts
         self._commit = commit
+        self.progress = Progress(len(request.prompt_token_ids), session.stats)
         self.verifiers: set[str] = set()
         """The replicas that have answered."""
         self._verifier: str | None = None
@@ -69,6 +69,7 @@ class DeterministicRequest:
             pass
         finally:
             self._watch(None)
+            self.progress.ended()
             if self._retry is not None:
                 self._retry.cancel()
             for action in self._session.abort():
@@ -76,6 +77,7 @@ class DeterministicRequest:
                 self._stop_draft(action.stream)
 
     def _apply(self, actions: list[Action]) -> None:
+        self.progress.acting(actions)
         for action in actions:
             match action:
                 case Commit():
@@ -102,9 +104,11 @@ class DeterministicRequest:
     # -- verifier ------------------------------------------------------------------------------------
 
     async def _verify(self, verify: Verify) -> None:
-        request = ReplayRequest(self._request.request_id, verify.tokens, verify.start, selection=self._selection)
-        reply = await self._verifiers.replay(request, request.answered_by, self._verifier, self._pin)
+        salt = self._request.cache_salt or ""
+        request = ReplayRequest(self._request.request_id, verify.question, cache_salt=salt)
+        reply = await self._verifiers.replay(request, self._verifier, self._pin)
         self._verifier = reply.replica_id or None
+        self.progress.replayed_by(reply.replica_id)
         self.verifiers |= {reply.replica_id} - {""}
         self._apply(self._session.verified(verify.call, reply))
 
@@ -115,7 +119,7 @@ class DeterministicRequest:
 
     async def _draft(self, order: StartDraft) -> None:
         stream = order.stream
-        request = draft_request(self._request, self._draft_id(stream), order, self._selection)
+        request = draft_request(self._request, self._draft_id(stream), order, self._session.selection)
         self._watch(stream)
         try:
             self._drafter = await self._hub.submit(
@@ -138,12 +142,14 @@ class DeterministicRequest:
             self._lost(stream, f"the draft ended: {reason}")  # a drafter that says nothing is no drafter
             return
         self._watch(None if reason is not None else stream)
+        self.progress.drafted(len(output.new_token_ids))
         self._event(self._session.drafted, stream, output.new_token_ids, ended=reason is not None)
 
     def _lost(self, stream: int, _reason: str) -> None:
         if stream != self._stream:
             return
         self._watch(None)
+        self.progress.draft_lost()
         if self._retry is None and not self._finished.done():
             self._retry = asyncio.get_running_loop().call_later(RETRY_DRAFT_S, self._draft_again)
         self._event(self._session.draft_lost, stream)

@@ -6,7 +6,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llm42.router.middleware import openai_error
+from llm42.router.http import openai_error, path_of
 from llm42.router.verifiers import Unverifiable
 
 PATH = "/fingerprint"
@@ -23,14 +23,13 @@ class IdentityRoute:
         self._describe = describe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
-        if scope["type"] != "http" or path != PATH or scope["method"] not in ("GET", "HEAD"):
+        if scope["type"] != "http" or path_of(scope) != PATH or scope["method"] not in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
         try:
             found = await self._describe()
         except Unverifiable as unknown:
-            response = openai_error(503, str(unknown), kind="ServiceUnavailableError", param=None)
+            response = openai_error(503, str(unknown))
         else:
             response = JSONResponse({name: found[name] for name in ("fingerprint", "parts", "audit")})
         await response(scope, receive, send)

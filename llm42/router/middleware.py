@@ -11,16 +11,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llm42.router.admission import EXPECTED, FLAG, Admission, Endpoint, Mode, Refused, admit
 from llm42.router.answer import ANSWER, Answer
+from llm42.router.http import BadBody, openai_error, path_of, read_body
 from llm42.router.stamp import stamped
 from llm42.router.verifiers import Pin, Unverifiable
 
 ENDPOINTS: dict[str, Endpoint] = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
-MAX_BODY_BYTES = 16 * 1024 * 1024
 DRAWN_SEEDS = 2**53
 """Seeds that are drawn here stay below this: every JSON reader gives them back exactly."""
 
@@ -28,24 +27,11 @@ CurrentFingerprint = Callable[[], Awaitable[str]]
 """That of the verifier pool; raises Unverifiable where none answers."""
 
 
-MESSAGE_CHARACTERS = 1000
-"""Most that an error repeats of what a client has sent."""
-
-
-def openai_error(status: int, message: str, *, kind: str, param: str | None) -> Response:
-    if len(message) > MESSAGE_CHARACTERS:
-        message = f"{message[:MESSAGE_CHARACTERS]}..."
-    error = {"message": message, "type": kind, "param": param, "code": status}
-    # ASCII: what a client has sent may hold half a character, which no UTF-8 can carry.
-    return Response(json.dumps({"error": error}), status, media_type="application/json")
-
-
 def endpoint_of(scope: Scope) -> Endpoint | None:
     """Which of the generating endpoints a request is for; None: something else."""
     if scope["type"] != "http" or scope["method"] != "POST":
         return None
-    # Under a route prefix, Serve leaves it in the path and names it in root_path.
-    return ENDPOINTS.get(scope.get("path", "").removeprefix(scope.get("root_path", "")))
+    return ENDPOINTS.get(path_of(scope))
 
 
 class DeterminismMiddleware:
@@ -64,25 +50,22 @@ class DeterminismMiddleware:
         if endpoint is None:
             await self._app(scope, receive, send)
             return
-        body = await read_body(Request(scope, receive))
-        if body is None:
-            message = f"the request body is larger than {MAX_BODY_BYTES} bytes"
-            await openai_error(413, message, kind="BadRequestError", param=None)(scope, receive, send)
-            return
         try:
-            answer, body = await self._settle(body, endpoint)
+            answer, body = await self._settle(await read_body(Request(scope, receive)), endpoint)
+        except BadBody as bad:
+            error = openai_error(bad.status, str(bad))
         except Refused as refused:
-            kind = "BadRequestError" if refused.status == 400 else "PreconditionFailedError"
-            error = openai_error(refused.status, str(refused), kind=kind, param=refused.param)
-            await error(scope, receive, send)
-            return
+            error = openai_error(refused.status, str(refused), param=refused.param)
         except Unverifiable as unknown:
-            await openai_error(503, str(unknown), kind="ServiceUnavailableError", param=EXPECTED)(scope, receive, send)
-            return
+            error = openai_error(503, str(unknown), param=EXPECTED)
         except RecursionError:
-            message = "the request body is nested too deeply"
-            await openai_error(400, message, kind="BadRequestError", param=None)(scope, receive, send)
+            error = openai_error(400, "the request body is nested too deeply")
+        else:
+            await self._pass_on(scope, receive, send, answer, body)
             return
+        await error(scope, receive, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send, answer: Answer | None, body: bytes) -> None:
         headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
         headers.append((b"content-length", str(len(body)).encode()))
         token = ANSWER.set(answer)
@@ -111,18 +94,6 @@ class DeterminismMiddleware:
             message = f"{EXPECTED} is {expected}, but this server's verifiers compute as {found}"
             raise Refused(EXPECTED, message, status=412)
         return Answer(Pin(expected), with_receipts=admission.with_receipts)
-
-
-async def read_body(request: Request) -> bytes | None:
-    """The whole body; None if it is longer than :data:`MAX_BODY_BYTES`."""
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            return None
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _without_doubt(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from llm42.router.middleware import endpoint_of, openai_error
+from llm42.router.http import openai_error
+from llm42.router.middleware import endpoint_of
 
 RETRY_AFTER_S = 2
 """About as long as it takes for a busy router to have room, or for another verifier to be asked."""
@@ -26,7 +27,7 @@ class OverloadMiddleware:
             return
         if self._running >= self._max_requests:
             message = f"this router works on {self._running} requests already, and takes no more: ask again later"
-            refusal = openai_error(503, message, kind="ServiceUnavailableError", param=None)
+            refusal = openai_error(503, message)
             await refusal(scope, receive, _saying_when(send))
             return
         self._running += 1

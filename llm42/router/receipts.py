@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from llm42.protocol.errors import ReplayImpossible, ReplayRefused
 from llm42.receipt import Receipt
-from llm42.router.middleware import MAX_BODY_BYTES, openai_error, read_body
+from llm42.router.http import BadBody, openai_error, read_body
 from llm42.router.transcript import replay_of
 from llm42.router.verifiers import Pin, Unverifiable, VerifierPool
 
@@ -27,16 +27,15 @@ def receipts_route(verifiers: VerifierPool) -> Route:
     async def verify(request: Request) -> Response:
         nonlocal open_checks
         if open_checks >= MAX_AT_ONCE:
-            return _error(503, f"{MAX_AT_ONCE} receipts are being checked already; ask again")
+            return openai_error(503, f"{MAX_AT_ONCE} receipts are being checked already; ask again")
         open_checks += 1
         try:
-            body = await read_body(request)
-            if body is None:
-                return _error(413, f"the receipt is larger than {MAX_BODY_BYTES} bytes")
-            return await _verify(Receipt.model_validate_json(body), verifiers)
+            return await _verify(Receipt.model_validate_json(await read_body(request)), verifiers)
+        except BadBody as bad:
+            return openai_error(bad.status, str(bad))
         except ValidationError as error:
             first = error.errors()[0]
-            return _error(400, f"not a receipt: {first['msg']}", ".".join(map(str, first["loc"])) or None)
+            return openai_error(400, f"not a receipt: {first['msg']}", param=".".join(map(str, first["loc"])) or None)
         finally:
             open_checks -= 1
 
@@ -50,17 +49,17 @@ async def _verify(receipt: Receipt, verifiers: VerifierPool) -> Response:
         found = (await verifiers.describe())["fingerprint"]
         if found != receipt.fingerprint:
             message = f"the receipt is from verifiers that compute as {receipt.fingerprint}, these compute as {found}"
-            return _error(412, message, "fingerprint")
+            return openai_error(412, message, param="fingerprint")
         reply = await asyncio.get_running_loop().create_task(
-            verifiers.replay(question, question.answered_by, None, Pin(receipt.fingerprint)),
+            verifiers.replay(question, None, Pin(receipt.fingerprint)),
             context=contextvars.Context(),  # see llm42.router.background
         )
     except ReplayRefused as error:
-        return _error(400, f"the receipt cannot be replayed here: {error}", "prompt_token_ids")
+        return openai_error(400, f"the receipt cannot be replayed here: {error}", param="prompt_token_ids")
     except ReplayImpossible as error:
-        return _error(400, f"the receipt cannot be replayed: {error}", "token_ids")
+        return openai_error(400, f"the receipt cannot be replayed: {error}", param="token_ids")
     except Unverifiable as error:
-        return _error(503, str(error))
+        return openai_error(503, str(error))
     window = receipt.first_difference(reply)
     said = {"confirmed": window is None, "fingerprint": receipt.fingerprint, "tokens": len(tokens)}
     return JSONResponse(said if window is None else {**said, "first_difference": _place(receipt, window)})
@@ -69,8 +68,3 @@ async def _verify(receipt: Receipt, verifiers: VerifierPool) -> Response:
 def _place(receipt: Receipt, window: int) -> dict[str, int]:
     [span] = [span for span in receipt.spans if span.start // receipt.window_size == window]
     return {"window": window, "first_position": span.start, "end_position": span.stop}
-
-
-def _error(status: int, message: str, param: str | None = None) -> Response:
-    kinds = {400: "BadRequestError", 412: "PreconditionFailedError", 413: "BadRequestError"}
-    return openai_error(status, message, kind=kinds.get(status, "ServiceUnavailableError"), param=param)

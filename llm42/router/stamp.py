@@ -7,9 +7,11 @@ escapes quotes inside of strings, so no text can contain it.
 
 import json
 
+from starlette.responses import Response
 from starlette.types import Message, Send
 
 from llm42.router.answer import Answer
+from llm42.router.http import openai_error
 
 PLACEHOLDER = "llm42-to-be-stamped"
 _FIELD = f'"system_fingerprint":"{PLACEHOLDER}"'.encode()
@@ -41,16 +43,27 @@ def stamped(send: Send, answer: Answer | None) -> Send:
         elif message["type"] != "http.response.body" or start is None:
             await send(message)
         else:
-            body = _stamp(message.get("body", b""), answer)
-            if not streamed:
-                # vLLM gives a JSON response in one piece; its length has changed.
-                if answer is not None and body == message.get("body"):
+            try:
+                body = _stamp(message.get("body", b""), answer)
+                # vLLM gives a JSON response in one piece.
+                if not streamed and answer is not None and body == message.get("body"):
                     raise StampError("no system_fingerprint in a complete response")
+            except StampError as bug:
+                if not streamed:
+                    await _send(openai_error(500, f"internal error: {bug}"), send)
+                raise
+            if not streamed:  # the length has changed
                 headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
                 await send({**start, "headers": [*headers, (b"content-length", str(len(body)).encode())]})
             await send({**message, "body": body})
 
     return sending
+
+
+async def _send(response: Response, send: Send) -> None:
+    start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
+    await send(start)
+    await send({"type": "http.response.body", "body": response.body})
 
 
 def _stamp(body: bytes, answer: Answer | None) -> bytes:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from llm42.protocol import Commit, ReplayRequest, Selection, pack_tokens
+from llm42.protocol import Commit, Question, ReplayRequest, Selection, pack_tokens
 from llm42.receipt import Receipt, issue
 
 
@@ -18,8 +18,8 @@ class Transcript:
     logprobs: bytearray = field(default_factory=bytearray)
 
     def add(self, commit: Commit) -> None:
-        self.tokens += commit.tokens
-        self.logprobs += commit.logprobs
+        self.tokens += commit.scores.tokens
+        self.logprobs += commit.scores.logprobs
 
     def receipt(self, fingerprint: str, count: int) -> Receipt:
         """For the first ``count`` tokens: of what follows a stop string, the client sees nothing."""
@@ -35,5 +35,5 @@ def replay_of(
     request_id: str, prompt: list[int], tokens: list[int], selection: Selection, fingerprint: str | None
 ) -> ReplayRequest:
     """What would be committed after ``prompt``, if it is ``tokens``: the whole output in one replay, uncached."""
-    sequence = pack_tokens([*prompt, *tokens[:-1]])
-    return ReplayRequest(request_id, sequence, len(prompt) - 1, fingerprint, selection, fresh=True)
+    question = Question(pack_tokens([*prompt, *tokens[:-1]]), len(prompt) - 1, selection)
+    return ReplayRequest(request_id, question, fingerprint, fresh=True)

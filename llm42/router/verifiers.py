@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import itertools
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,8 +42,10 @@ class VerifierPool:
     (:mod:`llm42.router.background`).
     """
 
-    def __init__(self, handle: Any, timeouts: Timeouts, metrics: RouterMetrics) -> None:
+    def __init__(self, handle: Any, timeouts: Timeouts, metrics: RouterMetrics, text: str | None = None) -> None:
+        """``text`` is the digest of what makes tokens of a request here: a verifier with another one refuses."""
         self._handle = handle
+        self._text = text
         self._timeouts = timeouts
         self._metrics = metrics
         self._fingerprints: dict[str, str] = {}
@@ -54,15 +56,14 @@ class VerifierPool:
     async def replay(
         self,
         request: ReplayRequest,
-        answers: Callable[[ReplayReply], bool],
         prefer: str | None,
         pin: Pin,
         avoid: Collection[str] = (),
     ) -> ReplayReply:
-        """The reply to ``request``; one that does not pass ``answers`` counts as no reply.
+        """The reply to ``request``; one that does not answer its question counts as no reply.
 
         ``prefer`` names the verifier whose cache holds the sequence, if any; those in ``avoid`` are not asked while
-        there are others. A reply comes from ``pin``'s fingerprint, or settles it.
+        there are others, nor are those that have failed it. A reply comes from ``pin``'s fingerprint, or settles it.
 
         Raises:
             ReplayRefused, ReplayImpossible: no verifier will ever answer this request.
@@ -70,27 +71,31 @@ class VerifierPool:
         """
         began = time.monotonic()
         mismatched_since: float | None = None
+        failed = set(avoid)
         error: Exception = CallFailed("no verifier is up")
         try:
             async with asyncio.timeout(self._timeouts.verify_s):
                 for attempt in itertools.count():
                     if attempt:
-                        self._metrics.failover(f"{type(error).__name__}: {error}")
+                        self._metrics.failover(error)
+                        failed |= {prefer or ""}
                         prefer = None
                         await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S)) - 1])
                     try:
-                        reply = await self._ask(request, prefer, pin, avoid)
-                        if not answers(reply):
+                        reply = await self._ask(request, prefer, pin, failed)
+                        if not reply.answers(request.question):
+                            failed.add(reply.replica_id)
                             raise CallFailed("a verifier answered another question")
                     except FingerprintMismatch as mismatch:
                         error = mismatch
                         mismatched_since = mismatched_since or time.monotonic()
                         if time.monotonic() - mismatched_since > GONE_S:
                             raise Unverifiable(
-                                f"the verifiers have changed, none computes as {pin.fingerprint} any more; ask again"
+                                f"the verifiers have changed, none computes as {pin.fingerprint or 'asked'} any more "
+                                f"({mismatch}); ask again"
                             ) from None
-                    except (CallFailed, VerifierBusy, ReplayFailed) as failed:
-                        error = failed
+                    except (CallFailed, VerifierBusy, ReplayFailed) as failure:
+                        error = failure
                         mismatched_since = None
                     else:
                         pin.fingerprint = reply.fingerprint
@@ -134,7 +139,7 @@ class VerifierPool:
     async def _ask(self, request: ReplayRequest, prefer: str | None, pin: Pin, avoid: Collection[str]) -> ReplayReply:
         others = [replica for replica, found in self._fingerprints.items() if found != pin.fingerprint]
         call = self._handle.replay.remote(
-            replace(request, fingerprint=pin.fingerprint),
+            replace(request, fingerprint=pin.fingerprint, text=self._text),
             replica_id=prefer,
             avoid=[*avoid, *(others if pin.fingerprint is not None else ())],
         )

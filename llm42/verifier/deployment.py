@@ -27,7 +27,7 @@ class Verifier:
         from llm42.verifier.engine import ReplayEngine
         from llm42.verifier.pool import PoolMismatch, join_pool
 
-        metrics = VerifierMetrics()
+        self._metrics = metrics = VerifierMetrics()
         try:
             self._engine = ReplayEngine(config, resolve_model(config.model), observer=metrics)
             join_pool(pool, self._engine.parts)
@@ -35,6 +35,7 @@ class Verifier:
             metrics.refused("audit" if isinstance(refusal, AuditFailed) else "fingerprint")
             logger.error("this verifier is refused: %s", refusal)
             raise
+        metrics.start(self._engine, config.served_model_name or config.model)
         self._replica_id: str = serve.get_replica_context().replica_id.unique_id
 
     async def replay(
@@ -72,3 +73,4 @@ class Verifier:
     def check_health(self) -> None:
         """Raises once the engine is dead: Serve then replaces the replica."""
         self._engine.check_health()
+        self._metrics.check_health()

@@ -7,33 +7,35 @@ import asyncio
 import contextvars
 import logging
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from llm42.config import Config
-from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayRefused
-from llm42.protocol.messages import ReplayReply, ReplayRequest, token_digest
+from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayRefused, VerifierBusy
+from llm42.protocol.messages import ReplayReply, ReplayRequest
+from llm42.protocol.steering import Grammar
 from llm42.verifier.audit.report import AuditReport
-from llm42.verifier.fingerprint import fingerprint
+from llm42.verifier.fingerprint import fingerprint, text_digest
 from llm42.verifier.jobs import Job
 from llm42.verifier.model import PASS_S, ReplayModel
 from llm42.verifier.pages import PageCache
 from llm42.verifier.passes import Pass, PassOutput
 from llm42.verifier.scheduler import Scheduler
+from llm42.verifier.usage import PassUse, use_of
 
 logger = logging.getLogger(__name__)
 
+_COMPILING_S = 0.02
+_PREPARED = 32  # fewer than the worker remembers
 MAX_FAILURES = 3
 """Passes in a row that may fail: requests are judged before they get here, so it is the engine's fault."""
 
 
 class ReplayObserver(Protocol):
-    """Hears what happens; rows and pages are counts since the last call, times are seconds."""
+    """Hears what happens; pages are counts since the last call, times are seconds."""
 
-    def on_pass(
-        self, rows_decode: int, rows_prefill: int, rows_padding: int, seconds: float, seconds_model: float
-    ) -> None: ...
+    def on_pass(self, use: PassUse, seconds: float, parts: list[float]) -> None: ...
     def on_wait(self, seconds: float) -> None: ...
     def on_cache(self, hits: int, misses: int, evictions: int) -> None: ...
     def on_audit(self, report: AuditReport) -> None: ...
@@ -56,7 +58,7 @@ class ReplayEngine:
     ) -> None:
         self._model = ReplayModel(config, model_path, multiprocess=multiprocess)
         self.shape, self.parts = self._model.shape, self._model.parts
-        self.fingerprint = fingerprint(self.parts)
+        self.fingerprint, self._text = fingerprint(self.parts), text_digest(self.parts)
 
         # These import vLLM, so not before the environment is checked.
         from llm42.internals.block_pool import PagePool
@@ -73,6 +75,8 @@ class ReplayEngine:
         self._timeout_s = config.timeouts.replay_s
         self._next = self._scheduler.plan()
         self._work = asyncio.Event()
+        self._prepared: dict[Grammar, None] = {}
+        """Grammars that have been compiled, and not long ago."""
         self._answers: dict[Job, asyncio.Future[ReplayReply]] = {}
         self._loop: asyncio.Task[None] | None = None
         self._stopped: str | None = None
@@ -87,7 +91,15 @@ class ReplayEngine:
             raise ReplayFailed(self._stopped)
         if request.fingerprint not in (None, self.fingerprint):
             raise FingerprintMismatch(f"asked for {request.fingerprint}, this verifier is {self.fingerprint}")
+        if request.text not in (None, self._text):
+            raise FingerprintMismatch(
+                f"the router's tokenizer, chat template, generation config or arguments are not those of the "
+                f"verifiers' model (digest {request.text}, not {self._text}): see GET /fingerprint for theirs"
+            )
         job = self._job(request)
+        steering = request.question.selection.steering
+        if steering is not None and steering.grammar is not None:
+            await self._prepare(steering.grammar)
         self._scheduler.submit(job)
         answer: asyncio.Future[ReplayReply] = asyncio.get_running_loop().create_future()
         self._answers[job] = answer
@@ -108,6 +120,15 @@ class ReplayEngine:
     def in_flight(self) -> int:
         """Replays that wait or run."""
         return len(self._scheduler)
+
+    @property
+    def waiting(self) -> int:
+        """Of which wait for pages."""
+        return self._scheduler.waiting
+
+    @property
+    def vllm_config(self) -> Any:
+        return self._model.vllm_config
 
     @property
     def pages(self) -> tuple[int, int]:
@@ -135,17 +156,42 @@ class ReplayEngine:
         await self._model.close()
 
     def _job(self, request: ReplayRequest) -> Job:
-        tokens = np.frombuffer(request.tokens, dtype=np.int32)
-        if not 0 <= request.start < len(tokens):
-            raise ReplayRefused(f"start is {request.start}, but there are {len(tokens)} tokens")
+        question = request.question
+        tokens = np.frombuffer(question.tokens, dtype=np.int32)
+        if not 0 <= question.start < len(tokens):
+            raise ReplayRefused(f"start is {question.start}, but there are {len(tokens)} tokens")
+        if not 0 <= question.given < question.count or not 0 <= question.top <= self._model.vocabulary:
+            raise ReplayRefused(f"given is {question.given} of {question.count}, and top {question.top}")
         if len(tokens) > self.shape.context:
             raise ReplayRefused(f"{len(tokens)} tokens do not fit into a context of {self.shape.context}")
         if tokens.min() < 0 or tokens.max() >= self._model.vocabulary:
             raise ReplayRefused(f"token ids must be in [0, {self._model.vocabulary})")
-        keys = self._cache.keys(request.tokens)
-        return Job(
-            self.shape, request.tokens, request.start, keys, request.selection, request.fresh, time.perf_counter()
-        )
+        steering = question.selection.steering
+        if steering is not None and not all(0 <= token < self._model.vocabulary for token in steering.token_ids):
+            raise ReplayRefused(f"a parameter names a token that is not in [0, {self._model.vocabulary})")
+        keys = self._cache.keys(question.tokens, request.cache_salt)
+        return Job(self.shape, question, keys, request.fresh, submitted=time.perf_counter())
+
+    async def _prepare(self, grammar: Grammar) -> None:
+        """Have it compiled before a pass needs it: that may take long, and all others would wait."""
+        if grammar in self._prepared:
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                found = await self._model.prepare(grammar)
+                while found[0] == "compiling":
+                    await asyncio.sleep(_COMPILING_S)
+                    found = await self._model.prepare(grammar)
+        except TimeoutError:
+            raise ReplayFailed(f"the grammar was not compiled within {self._timeout_s:g} s") from None
+        match found:
+            case "refused", reason:
+                raise ReplayRefused(reason)
+            case "busy", reason:
+                raise VerifierBusy(reason)
+        self._prepared[grammar] = None
+        if len(self._prepared) > _PREPARED:
+            del self._prepared[next(iter(self._prepared))]
 
     def _plan(self) -> None:
         """Prepare the next pass anew: something has changed."""
@@ -208,11 +254,8 @@ class ReplayEngine:
     def _reply(self, job: Job) -> ReplayReply:
         return ReplayReply(
             fingerprint=self.fingerprint,
-            start=job.start,
-            digest=token_digest(job.tokens),
-            tokens=job.chosen.tolist(),
-            logprobs=bytes(job.logprobs),
-            ranks=job.ranks.tolist(),
+            digest=job.question.digest,
+            scores=job.scores,
             idle_rows=self._next.idle_rows,
         )
 
@@ -226,9 +269,7 @@ class ReplayEngine:
     def _observe(self, current: Pass, output: PassOutput, seconds: float) -> None:
         if self._observer is None:
             return
-        decode = len(current.input.asked)
-        prefill = len(current.rows) - decode
-        self._observer.on_pass(decode, prefill, current.idle_rows, seconds, sum(output.seconds))
+        self._observer.on_pass(use_of(current), seconds, output.seconds)
         counted = (self._scheduler.hits, self._scheduler.misses, self._pool.evictions)
         hits, misses, evictions = (now - then for now, then in zip(counted, self._counted, strict=True))
         self._counted = counted

@@ -77,6 +77,11 @@ def text_parts(model: str, revision: str | None, arguments: Sequence[str]) -> di
     }
 
 
+def text_digest(parts: dict[str, Any]) -> str:
+    """Of the :func:`text_parts` among ``parts``."""
+    return fingerprint({name: parts[name] for name in ("generation_config", "chat_template", "tokenizer", "frontend")})
+
+
 def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Where two sets of parts differ: dotted name to both values, :data:`ABSENT` where there is none."""
     found: dict[str, tuple[Any, Any]] = {}

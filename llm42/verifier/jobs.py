@@ -4,25 +4,23 @@ from array import array
 from dataclasses import dataclass, field
 
 from llm42.protocol.errors import ReplayError, ReplayImpossible
-from llm42.protocol.selection import GREEDY, Selection
+from llm42.protocol.messages import Question, Scores
 from llm42.verifier.pages import PageTable
-from llm42.verifier.passes import PassShape
+from llm42.verifier.passes import PassShape, RowOutput
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Replay packed ``tokens`` [0, length) and answer for the positions from ``start`` on.
+    """Replay the tokens of ``question`` and answer it.
 
     Windows are run in order. Those before :attr:`first_asked` only fill the cache (prefill), and are skipped
     where it already holds them.
     """
 
     shape: PassShape
-    tokens: bytes
-    start: int
+    question: Question
     keys: list[bytes] = field(repr=False)
     """Names of all complete blocks; see :class:`~llm42.verifier.pages.PageCache`."""
-    selection: Selection = GREEDY
     fresh: bool = False
     """Nothing is taken from the cache, and nothing left there."""
     submitted: float = 0.0
@@ -37,18 +35,22 @@ class Job:
     """Whether a running pass has rows of this job: its pages must stay."""
     cancelled: bool = False
     error: ReplayError | None = None
-    chosen: "array[int]" = field(default_factory=lambda: array("i"))
-    logprobs: bytearray = field(default_factory=bytearray)
-    ranks: "array[int]" = field(default_factory=lambda: array("i"))
+    _tokens: "array[int]" = field(default_factory=lambda: array("i"))
+    _logprobs: bytearray = field(default_factory=bytearray)
+    _ranks: "array[int]" = field(default_factory=lambda: array("i"))
+    _top_tokens: bytearray = field(default_factory=bytearray)
+    _top_logprobs: bytearray = field(default_factory=bytearray)
+    _ended: bool = False
+    """Whether some position had no valid choice: nothing after it counts."""
 
     @property
     def length(self) -> int:
-        return len(self.tokens) // 4
+        return self.question.length
 
     @property
     def first_asked(self) -> int:
-        """The window of ``start``."""
-        return self.start // self.shape.window
+        """The window of the first position asked for."""
+        return self.question.start // self.shape.window
 
     @property
     def windows(self) -> int:
@@ -62,7 +64,7 @@ class Job:
     @property
     def shareable(self) -> int:
         """How many blocks may come from the cache: those that lie wholly before :attr:`first_asked`."""
-        return 0 if self.fresh else self.start // self.shape.block
+        return 0 if self.fresh else self.question.start // self.shape.block
 
     @property
     def pending(self) -> range:
@@ -73,12 +75,33 @@ class Job:
     def prefilling(self) -> bool:
         return self.next_window < self.first_asked
 
-    def receive(self, tokens: bytes, logprobs: bytes, ranks: bytes, valid: bytes) -> None:
-        """Take the choices for the next asked positions; one invalid choice fails the job."""
-        if not all(valid):
-            position = self.start + len(self.chosen) + valid.index(0)
-            self.error = ReplayImpossible(f"logits at position {position} hold NaN, +inf or nothing but -inf")
+    @property
+    def scores(self) -> Scores:
+        """The answer so far."""
+        return Scores(
+            self._tokens.tolist(),
+            bytes(self._logprobs),
+            self._ranks.tolist(),
+            self.question.top,
+            bytes(self._top_tokens),
+            bytes(self._top_logprobs),
+        )
+
+    def receive(self, row: RowOutput, slots: slice) -> None:
+        """Take what a pass says of the next asked positions. Up to the first that has no valid choice, if any: the
+        job fails only if that is the first of all, whatever came of candidates that may be wrong."""
+        if self._ended:
             return
-        self.chosen.frombytes(tokens)
-        self.logprobs += logprobs
-        self.ranks.frombytes(ranks)
+        valid = row.valid[slots]
+        self._ended = 0 in valid
+        slots = slice(slots.start, slots.start + (valid.index(0) if self._ended else len(valid)))
+        words = slice(4 * slots.start, 4 * slots.stop)
+        self._tokens.frombytes(row.tokens[words])
+        self._logprobs += row.logprobs[words]
+        self._ranks.frombytes(row.ranks[words])
+        top = slice(words.start * self.question.top, words.stop * self.question.top)
+        self._top_tokens += row.top_tokens[top]
+        self._top_logprobs += row.top_logprobs[top]
+        if self._ended and len(self._tokens) <= self.question.given:
+            position = self.question.start + len(self._tokens)
+            self.error = ReplayImpossible(f"at position {position} the model's logits leave no token to choose")

@@ -4,17 +4,19 @@ import asyncio
 import hashlib
 import logging
 from array import array
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from llm42.config import Config
 from llm42.internals.engine_core import EngineCore, make_engine_core
-from llm42.protocol.messages import pack_tokens
+from llm42.protocol.messages import Question, pack_tokens
 from llm42.protocol.selection import GREEDY, Selection
+from llm42.protocol.steering import Grammar
 from llm42.verifier.fingerprint import engine_parts, fingerprint_parts, text_parts
 from llm42.verifier.jobs import Job
 from llm42.verifier.pages import PageTable
-from llm42.verifier.passes import Pass, PassInput, PassOutput, PassShape, Row
+from llm42.verifier.passes import Pass, PassInput, PassOutput, PassShape, Row, RowOutput
 from llm42.verifier.settings import require_environment, verifier_engine_args, verifier_env
 
 logger = logging.getLogger(__name__)
@@ -58,6 +60,10 @@ class ReplayModel:
         return self._core.num_blocks
 
     @property
+    def vllm_config(self) -> Any:
+        return self._core.vllm_config
+
+    @property
     def dead(self) -> bool:
         return self._core.dead
 
@@ -65,6 +71,14 @@ class ReplayModel:
         """One pass. Raises TimeoutError if it hangs, and whatever vLLM raises."""
         loop = asyncio.get_running_loop()
         return await asyncio.wait_for(loop.run_in_executor(self._thread, self._pass, given), PASS_S)
+
+    async def prepare(self, grammar: Grammar) -> list[str]:
+        """How far a grammar is: see ``llm42_prepare_grammar``."""
+        call = asyncio.get_running_loop().run_in_executor(
+            self._thread, self._call, "llm42_prepare_grammar", grammar.fields
+        )
+        found: list[str] = await asyncio.wait_for(call, PASS_S)
+        return found
 
     def run_now(self, given: PassInput) -> PassOutput:
         """One pass, blocking: for the audit, before there is an event loop to serve."""
@@ -97,23 +111,30 @@ class ReplayModel:
         shape = self.shape
         blocks = min(-(-shape.rows * shape.window // shape.block), shape.blocks, self.num_blocks - 1)
         length = min(shape.rows * shape.window, shape.context, blocks * shape.block)
-        tokens = pack_tokens((7919 * i + 42) % self.vocabulary for i in range(length))
+        tokens = pack_tokens(filler(range(length), self.vocabulary))
         digest = hashlib.sha256()
         for selection in (GREEDY, _PROBED):
-            job = Job(shape, tokens, start=0, keys=[], selection=selection)
+            job = Job(shape, Question(tokens, 0, selection), keys=[])
             job.table = PageTable(pages=[], ids=array("i", range(1, blocks + 1)), shared=0)
             output = self._pass(Pass(shape, tuple(Row(job, window) for window in job.pending)).input)
-            digest.update(output.tokens + output.logprobs + output.ranks + output.valid)
+            digest.update(b"".join(part for row in output.rows for part in row))
         return digest.hexdigest()
 
     def _pass(self, given: PassInput) -> PassOutput:
-        rows = (given.asked, given.selections)
-        return PassOutput(*self._call("llm42_replay_pass", given.tokens, given.starts, given.tables, *rows))
+        rows, seconds = self._call(
+            "llm42_replay_pass", given.tokens, given.starts, given.tables, given.asked, given.orders
+        )
+        return PassOutput([RowOutput(*row) for row in rows], seconds)
 
     def _call(self, method: str, *args: object) -> Any:
         """What rank 0 returns."""
         replies = self._core.client.collective_rpc(method, PASS_S, args)
         return next(reply for reply in replies if reply is not None)
+
+
+def filler(positions: Iterable[int], vocabulary: int) -> list[int]:
+    """Tokens that stand for text, one for each position."""
+    return [(7919 * position + 42) % vocabulary for position in positions]
 
 
 def _load(args: dict[str, Any], multiprocess: bool) -> EngineCore:

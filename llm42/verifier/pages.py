@@ -55,9 +55,11 @@ class PageCache:
         """Pages that one job can have at most."""
         return self._pool.capacity
 
-    def keys(self, tokens: bytes) -> list[bytes]:
-        """The names of the complete blocks of packed ``tokens``; each covers all tokens before it too."""
+    def keys(self, tokens: bytes, salt: str = "") -> list[bytes]:
+        """The names of the complete blocks of packed ``tokens``; each covers all tokens before it too, and ``salt``."""
         keys, parent = [], self._root
+        if salt:
+            parent = hashlib.sha256(parent + salt.encode(errors="surrogatepass")).digest()
         for end in range(self._block_bytes, len(tokens) + 1, self._block_bytes):
             parent = hashlib.sha256(parent + tokens[end - self._block_bytes : end]).digest()
             keys.append(parent)

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from llm42.verifier.jobs import Job
@@ -45,24 +45,33 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class PassInput:
-    """Arguments of ``llm42_replay_pass``: packed int32 arrays, the indices of the asked rows, and for each of these
-    the fields of its :class:`~llm42.protocol.selection.Selection`."""
+    """Arguments of ``llm42_replay_pass``: packed int32 arrays, the indices of the asked rows, and of each of these
+    what :func:`_order` says."""
 
     tokens: bytes
     starts: bytes
     tables: bytes
     asked: list[int]
-    selections: list[list[float]]
+    orders: list[list[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class PassOutput:
-    """Choices for every slot of every asked row, packed; see ``llm42_replay_pass``."""
+class RowOutput(NamedTuple):
+    """What an asked row says of each of its slots, packed: token, logprob and rank (32 bits each), whether these mean
+    anything (a byte), and the most probable tokens and their logprobs, as many as were asked for."""
 
     tokens: bytes
     logprobs: bytes
     ranks: bytes
     valid: bytes
+    top_tokens: bytes
+    top_logprobs: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PassOutput:
+    """Of all asked rows, in their order; see ``llm42_replay_pass``."""
+
+    rows: list[RowOutput]
     seconds: list[float] = field(default_factory=list)
     """Spent in the model, in the LM head, and in choosing."""
 
@@ -92,12 +101,10 @@ class Pass:
     def deliver(self, output: PassOutput) -> None:
         """Give each asked row's choices to its job."""
         window = self.shape.window
-        for index, row in enumerate(row for row in self.rows if row.asked):
-            start = row.window * window
-            first, end = max(row.job.start - start, 0), min(row.job.length - start, window)
-            slots = slice(index * window + first, index * window + end)
-            words = slice(_INT * slots.start, _INT * slots.stop)
-            row.job.receive(output.tokens[words], output.logprobs[words], output.ranks[words], output.valid[slots])
+        asked = (row for row in self.rows if row.asked)
+        for row, said in zip(asked, output.rows, strict=True):
+            start, job = row.window * window, row.job
+            job.receive(said, slice(max(job.question.start - start, 0), min(job.length - start, window)))
 
 
 def _encode(shape: PassShape, rows: Sequence[Row], first: int) -> PassInput:
@@ -105,7 +112,7 @@ def _encode(shape: PassShape, rows: Sequence[Row], first: int) -> PassInput:
     width = _INT * shape.window
     tokens = bytearray(width * shape.rows)
     if first:
-        tokens[:] = rows[0].job.tokens[:width].ljust(width, b"\0") * shape.rows
+        tokens[:] = rows[0].job.question.tokens[:width].ljust(width, b"\0") * shape.rows
     places = [(first + number) % shape.rows for number in range(len(rows))]
     starts = array("i", bytes(_INT * shape.rows))
     tables = array("i", bytes(_INT * shape.rows * shape.blocks))
@@ -114,11 +121,22 @@ def _encode(shape: PassShape, rows: Sequence[Row], first: int) -> PassInput:
         # vLLM's rotary kernel reads past its table in silence.
         assert end <= shape.context, f"window {row.window} lies past the context of {shape.context} tokens"
         assert row.job.table is not None
-        known = row.job.tokens[_INT * start : _INT * end]
+        known = row.job.question.tokens[_INT * start : _INT * end]
         tokens[width * index : width * (index + 1)] = known.ljust(width, b"\0")
         starts[index] = start
         ids = row.job.table.ids[: -(-end // shape.block)]
         tables[index * shape.blocks : index * shape.blocks + len(ids)] = ids
     asked = [index for index, row in zip(places, rows, strict=True) if row.asked]
-    selections = [row.job.selection.fields for row in rows if row.asked]
-    return PassInput(bytes(tokens), starts.tobytes(), tables.tobytes(), asked, selections)
+    orders = [_order(row, shape.window) for row in rows if row.asked]
+    return PassInput(bytes(tokens), starts.tobytes(), tables.tobytes(), asked, orders)
+
+
+def _order(row: Row, window: int) -> list[Any]:
+    """What is asked of a row: how to choose (the fields of a Selection), how many alternatives to name, the packed
+    tokens to score in its first slots instead of choosing, and the sequence so far where the choice depends on it."""
+    question = row.job.question
+    start, end = row.window * window, (row.window + 1) * window
+    last = min(end, question.start + question.given)
+    scored = question.tokens[_INT * (start + 1) : _INT * (last + 1)] if question.given else b""
+    history = question.tokens[: _INT * end] if question.selection.steering is not None else b""
+    return [question.selection.fields, question.top, scored, history]

@@ -37,6 +37,11 @@ class Scheduler:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._running)
 
+    @property
+    def waiting(self) -> int:
+        """Jobs that are not admitted yet."""
+        return len(self._waiting)
+
     def submit(self, job: Job) -> None:
         """Raises ReplayRefused if the job can never fit, VerifierBusy if the queue is full."""
         if job.blocks > self._cache.capacity:

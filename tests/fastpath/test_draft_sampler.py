@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ from llm42.config import Config
 from llm42.fastpath.engine import DraftEngine
 from llm42.fastpath.mailbox import Mailbox
 from llm42.fastpath.settings import fastpath_engine_args
-from llm42.protocol import GREEDY, ReplayRequest, Selection, pack_tokens
+from llm42.protocol import GREEDY, Grammar, Question, ReplayRequest, Selection, Steering, pack_tokens
 from tests.fastpath.conftest import MAX_MODEL_LEN
 from tests.fastpath.engine_requests import greedy, prompt
 
 ITEM_S = 60.0
+GRAMMAR = Grammar("regex", "[a-z ]{1500}")
 SELECTIONS = [
     Selection(1.0, seed=1),
     Selection(0.8, top_p=0.95, top_k=50, seed=2**64 - 1),
@@ -25,8 +27,24 @@ SELECTIONS = [
     Selection(1.2, min_p=0.05, seed=4),
     Selection(1.0, top_k=20, seed=5),
     GREEDY,
+    Selection(
+        0.9,
+        seed=6,
+        steering=Steering(
+            len(prompt(6)),
+            presence_penalty=0.5,
+            frequency_penalty=0.3,
+            repetition_penalty=1.2,
+            logit_bias=((5, 3.0), (100, -50.0)),
+            min_tokens=10,
+            stops=(0, 2),
+            bad_words=((7,), (9, 11)),
+        ),
+    ),
+    Selection(steering=Steering(len(prompt(7)), repetition_penalty=1.5)),
+    Selection(1.0, top_p=0.9, seed=7, steering=Steering(len(prompt(8)), grammar=GRAMMAR)),
 ]
-LENGTHS = [60, 9, 47, 23, 35, 50]
+LENGTHS = [60, 9, 47, 23, 35, 50, 40, 30, 33]
 """Of the drafts: their rows in the batch move when others end."""
 
 
@@ -95,6 +113,7 @@ async def test_seeded_drafts(config: Config, environment: None) -> None:
     ]
     with running(make_drafting_core, config) as engine:
         assert await answers(engine, neighbours()) == plain
+        await compiled(engine)
         others = neighbours()
         mixed = await answers(engine, [drafts[0], others[0], *drafts[1:3], others[1], *drafts[3:], others[2]])
         assert {name: mixed[name] for name in plain} == plain
@@ -131,13 +150,25 @@ async def test_seeded_drafts(config: Config, environment: None) -> None:
     )
     for i, (selection, tokens) in enumerate(zip(SELECTIONS, drafted, strict=True)):
         asked = pack_tokens([*prompt(i), *tokens[:-1]])
-        reply = await verifier.replay(ReplayRequest("test", asked, len(prompt(i)) - 1, selection=selection))
-        assert tuple(reply.tokens) == tokens, selection
-    wrong = await verifier.replay(
-        ReplayRequest("test", pack_tokens([*prompt(0), *drafted[0][:-1]]), len(prompt(0)) - 1, selection=SELECTIONS[2])
-    )
-    assert tuple(wrong.tokens) != drafted[0], "the comparison sees another selection"
+        reply = await verifier.replay(ReplayRequest("test", Question(asked, len(prompt(i)) - 1, selection)))
+        assert tuple(reply.scores.tokens) == tokens, selection
+    question = Question(pack_tokens([*prompt(0), *drafted[0][:-1]]), len(prompt(0)) - 1, SELECTIONS[2])
+    wrong = await verifier.replay(ReplayRequest("test", question))
+    assert tuple(wrong.scores.tokens) != drafted[0], "the comparison sees another selection"
     await verifier.close()
+
+
+async def compiled(engine: DraftEngine) -> None:
+    """Until then, drafts do not know the grammar."""
+    async with asyncio.timeout(60):
+        while engine.core.client.collective_rpc(grammar_state, args=(GRAMMAR.fields,)) != ["ready"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+def grammar_state(worker: Any, fields: list[Any]) -> str:
+    """Runs in the worker."""
+    sampler = worker.model_runner.input_batch.logitsprocs.non_argmax_invariant[-1]
+    return str(sampler._grammars.prepare(Grammar.of_fields(fields))[0])
 
 
 def output_tokens(worker: Any) -> tuple[bool, list[Any]]:
@@ -151,8 +182,9 @@ def test_rows_without_a_valid_choice_and_rows_of_others(environment: None) -> No
     from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
     from llm42.internals.draft_sampler import DraftSampler, draft_extra_args
+    from llm42.internals.grammar_tokenizer import make_grammar_masks
 
-    sampler = DraftSampler()
+    sampler = DraftSampler(make_grammar_masks(SimpleNamespace(get_vocab_size=lambda: 500)))
     logits = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
     before = logits.clone()
     assert sampler.apply(logits) is logits

@@ -266,7 +266,6 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault("stale", "a verifier that answers with its reply to an earlier question", _order("stale")),
     Fault("digest", f"a verifier that {_WRONG.format('the digest of another question')}", _order("digest")),
-    Fault("start", f"a verifier that {_WRONG.format('another start')}", _order("start")),
     Fault("tokens", f"a verifier that {_WRONG.format('one token too many')}", _order("tokens")),
     Fault("logprobs", f"a verifier that {_WRONG.format('a logprob too few')}", _order("logprobs")),
     Fault("ranks", f"a verifier that {_WRONG.format('no ranks')}", _order("ranks")),

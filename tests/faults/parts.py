@@ -61,7 +61,7 @@ class Verifier(verifier.Verifier):
             return reply
         if order.kind == "stale":
             late, self._last = self._last, reply
-            if late is None or (late.start, late.digest) == (reply.start, reply.digest):
+            if late is None or late.digest == reply.digest:
                 return reply
             self._orders.done(self._replica_id)
             return late
@@ -71,29 +71,19 @@ class Verifier(verifier.Verifier):
 
 def garbled(reply: ReplayReply, kind: str) -> ReplayReply:
     """``reply`` with wrong tokens; except for "lie", the rest of it gives it away."""
-    wrong = replace(
-        reply,
-        tokens=[token ^ 1 for token in reply.tokens],
-        logprobs=(np.frombuffer(reply.logprobs, np.float32) - 1).tobytes(),
-    )
-    match kind:
-        case "digest":
-            return replace(wrong, digest=bytes(len(reply.digest)))
-        case "start":
-            return replace(wrong, start=reply.start + 1)
-        case "tokens":
-            return replace(wrong, tokens=[*wrong.tokens, 7])
-        case "logprobs":
-            return replace(wrong, logprobs=wrong.logprobs[:-4])
-        case "ranks":
-            return replace(wrong, ranks=[])
-        case "empty":
-            return replace(wrong, tokens=[], logprobs=b"", ranks=[])
-        case "foreign":
-            return replace(wrong, fingerprint=FOREIGN)
-        case "lie":
-            return wrong
-    raise ValueError(f"unknown kind {kind!r}")
+    right = reply.scores
+    logprobs = (np.frombuffer(right.logprobs, np.float32) - 1).tobytes()
+    wrong = replace(right, tokens=[token ^ 1 for token in right.tokens], logprobs=logprobs)
+    changes: dict[str, dict[str, Any]] = {
+        "digest": {"digest": bytes(len(reply.digest))},
+        "tokens": {"scores": replace(wrong, tokens=[*wrong.tokens, 7])},
+        "logprobs": {"scores": replace(wrong, logprobs=wrong.logprobs[:-4])},
+        "ranks": {"scores": replace(wrong, ranks=[])},
+        "empty": {"scores": wrong[:0]},
+        "foreign": {"fingerprint": FOREIGN},
+        "lie": {},
+    }
+    return replace(reply, **{"scores": wrong, **changes[kind]})
 
 
 class FastPath(fastpath.FastPath):

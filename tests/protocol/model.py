@@ -4,7 +4,7 @@ import hashlib
 import struct
 from collections.abc import Sequence
 
-from llm42.protocol import ReplayReply, StopRules, Verify, token_digest, unpack_tokens
+from llm42.protocol import Question, ReplayReply, Scores, StopRules, unpack_tokens
 
 VOCABULARY = 8
 EOS = 0
@@ -28,15 +28,13 @@ def canonical_output(prompt: Sequence[int], stop: StopRules) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def reply_to(verify: Verify, idle_rows: int = 0) -> ReplayReply:
-    tokens = unpack_tokens(verify.tokens)
-    prefixes = [tokens[: p + 1] for p in range(verify.start, len(tokens))]
-    return ReplayReply(
-        fingerprint="f",
-        start=verify.start,
-        digest=token_digest(verify.tokens),
-        tokens=[canonical_token(prefix) for prefix in prefixes],
-        logprobs=b"".join(canonical_logprob(prefix) for prefix in prefixes),
-        ranks=[1] * len(prefixes),
-        idle_rows=idle_rows,
+def reply_to(question: Question, idle_rows: int = 0) -> ReplayReply:
+    tokens = unpack_tokens(question.tokens)
+    prefixes = [tokens[: p + 1] for p in range(question.start, len(tokens))]
+    scored = [tokens[len(prefix)] for prefix in prefixes[: question.given]]
+    scores = Scores(
+        [*scored, *(canonical_token(prefix) for prefix in prefixes[question.given :])],
+        b"".join(canonical_logprob(prefix) for prefix in prefixes),
+        [1] * len(prefixes),
     )
+    return ReplayReply("f", question.digest, scores, idle_rows)

@@ -7,13 +7,13 @@ from llm42.protocol import (
     Commit,
     ReplayGrid,
     ReplayReply,
+    Scores,
     Session,
     StartDraft,
     StopDraft,
     StopRules,
     Verify,
     VerifyCadence,
-    token_digest,
     unpack_tokens,
 )
 
@@ -26,10 +26,9 @@ def session(prompt: int = 3, *, max_tokens: int = 100, eager: int | None = None,
 
 
 def reply(verify: Verify, tokens: list[int], idle_rows: int = 0) -> ReplayReply:
-    padded = [*tokens, *[8] * verify.count][: verify.count]
-    logprobs = b"\0" * 4 * verify.count
-    digest = token_digest(verify.tokens)
-    return ReplayReply("f", verify.start, digest, padded, logprobs, [1] * verify.count, idle_rows)
+    count = verify.question.count
+    padded = [*tokens, *[8] * count][:count]
+    return ReplayReply("f", verify.question.digest, Scores(padded, b"\0" * 4 * count, [1] * count), idle_rows)
 
 
 def of(kind: type[T], actions: list[Action]) -> T:
@@ -51,20 +50,22 @@ def test_start_drafts_and_replays_the_prompt_at_once() -> None:
     actions = session().start()
     assert of(StartDraft, actions) == StartDraft(1, [9, 9, 9], 100)
     verify = of(Verify, actions)
-    assert (unpack_tokens(verify.tokens), verify.start, verify.count) == ([9, 9, 9], 2, 1)
+    asked = verify.question
+    assert (unpack_tokens(asked.tokens), asked.start, asked.count) == ([9, 9, 9], 2, 1)
 
 
 def test_candidates_wait_for_the_window_boundary() -> None:
     it, draft = begun()  # position 3 is committed: the window [0, 4) is full, the next ends at 8
     assert it.drafted(draft.stream, [1, 1, 1]) == []
     verify = of(Verify, it.drafted(draft.stream, [1]))
-    assert (len(unpack_tokens(verify.tokens)), verify.start, verify.count) == (8, 3, 5)
+    asked = verify.question
+    assert (asked.length, asked.start, asked.count) == (8, 3, 5)
 
 
 def test_a_busy_verifier_gets_full_windows_only() -> None:
     it, draft = begun()
     verify = of(Verify, it.drafted(draft.stream, [1] * 6))
-    assert len(unpack_tokens(verify.tokens)) == 8, "the two candidates that spill over wait"
+    assert verify.question.length == 8, "the two candidates that spill over wait"
 
 
 def test_an_idle_verifier_is_used_early() -> None:
@@ -74,7 +75,7 @@ def test_an_idle_verifier_is_used_early() -> None:
     it.drafted(draft.stream, [1])
     it.verified(verify.call, reply(verify, [1], idle_rows=3))
     assert it.drafted(draft.stream, [1]) == []
-    assert of(Verify, it.drafted(draft.stream, [1])).count == 3
+    assert of(Verify, it.drafted(draft.stream, [1])).question.count == 3
 
 
 def test_the_longest_match_commits_and_the_first_difference_rolls_back() -> None:
@@ -84,7 +85,7 @@ def test_the_longest_match_commits_and_the_first_difference_rolls_back() -> None
     actions = it.verified(verify.call, reply(verify, [1, 2, 7, 4, 5]))
     commit, stop, start = actions[0], actions[1], actions[2]
     assert isinstance(commit, Commit)
-    assert commit.tokens == [1, 2, 7]
+    assert commit.scores.tokens == [1, 2, 7]
     assert stop == StopDraft(draft.stream)
     assert start == StartDraft(draft.stream + 1, [9, 9, 9, 1, 1, 2, 7], 96)
     assert (it.stats.rollbacks, it.stats.rolled_back, it.stats.accepted) == (1, 4, 2)
@@ -95,7 +96,7 @@ def test_the_bonus_token_is_compared_with_what_was_drafted_meanwhile() -> None:
     verify = of(Verify, it.drafted(draft.stream, [1, 2, 3, 4]))
     it.drafted(draft.stream, [5, 6])
     actions = it.verified(verify.call, reply(verify, [1, 2, 3, 4, 5]))
-    assert of(Commit, actions).tokens == [1, 2, 3, 4, 5]
+    assert of(Commit, actions).scores.tokens == [1, 2, 3, 4, 5]
     assert [type(action) for action in actions] == [Commit], "the stream goes on: [6] still waits"
 
 
@@ -119,7 +120,7 @@ def test_run_ahead_is_bounded_and_resumes_at_half() -> None:
     actions = it.drafted(draft.stream, [1] * 4)
     assert actions == [StopDraft(draft.stream)]
     actions = it.verified(verify.call, reply(verify, [1] * 5))
-    assert of(Commit, actions).tokens == [1] * 5
+    assert of(Commit, actions).scores.tokens == [1] * 5
     start = of(StartDraft, actions)
     assert start.tokens == [9] * 3 + [1] * 9, "it goes on after the candidates that still wait"
 
@@ -127,9 +128,9 @@ def test_run_ahead_is_bounded_and_resumes_at_half() -> None:
 def test_no_successor_is_asked_of_a_token_that_ends_the_request() -> None:
     it, draft = begun()
     verify = of(Verify, it.drafted(draft.stream, [1, 0], ended=True))
-    assert unpack_tokens(verify.tokens)[-1] == 1, "the candidate 0 is compared, not fed"
+    assert unpack_tokens(verify.question.tokens)[-1] == 1, "the candidate 0 is compared, not fed"
     commit = of(Commit, it.verified(verify.call, reply(verify, [1, 0])))
-    assert commit.tokens == [1, 0]
+    assert commit.scores.tokens == [1, 0]
     assert commit.finish is not None
     assert commit.stop_token is None, "end of sequence is no stop token"
 
@@ -138,13 +139,13 @@ def test_max_tokens_is_exact() -> None:
     it, draft = begun(max_tokens=3)
     verify = of(Verify, it.drafted(draft.stream, [1, 1], ended=True))
     commit = of(Commit, it.verified(verify.call, reply(verify, [1, 1, 1])))
-    assert len(commit.tokens) == 2
+    assert len(commit.scores.tokens) == 2
 
 
 def test_a_drafter_that_stops_too_early_is_started_again() -> None:
     it, draft = begun()
     verify = of(Verify, it.drafted(draft.stream, [0], ended=True))
     actions = it.verified(verify.call, reply(verify, [5]))
-    assert of(Commit, actions).tokens == [5]
+    assert of(Commit, actions).scores.tokens == [5]
     assert of(StartDraft, actions).stream == draft.stream + 1
     assert it.stats.rollbacks == 1

@@ -1,6 +1,7 @@
 """Any interleaving of drafts, replies, repeats, losses and rollbacks commits exactly the canonical output."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from llm42.protocol import (
     Commit,
     Finish,
     ReplayGrid,
+    Selection,
     Session,
     StartDraft,
     StopDraft,
@@ -39,6 +41,7 @@ class World:
         self.session, self.drafter, self.draw = session, drafter, draw
         self.output: list[int] = []
         self.logprobs = b""
+        self.prompt: list[int] | None = None
         self.finish: Finish | None = None
         self.stream: StartDraft | None = None
         self.said: list[int] = []
@@ -62,10 +65,13 @@ class World:
                     self.call = action
                 case Commit():
                     assert self.finish is None, "committed after the end"
-                    assert action.tokens, "every reply commits at least one token"
-                    assert len(action.logprobs) == 4 * len(action.tokens) == 4 * len(action.ranks)
-                    self.output += action.tokens
-                    self.logprobs += action.logprobs
+                    assert action.scores.tokens, "every reply commits at least one token"
+                    assert action.scores.complete
+                    self.output += action.scores.tokens
+                    self.logprobs += action.scores.logprobs
+                    if action.prompt is not None:
+                        assert self.prompt is None
+                        self.prompt = list(action.prompt.tokens)
                     self.finish = action.finish
 
     def draft(self, count: int) -> None:
@@ -84,19 +90,24 @@ class World:
         if self.call is not None:
             call, self.call = self.call, None
             self.past.append(call)
-            self.run(self.session.verified(call.call, reply_to(call, self.draw() % 2)))
+            reply, given = reply_to(call.question, self.draw() % 2), call.question.given
+            if self.draw() % 4 == 0:  # behind a candidate that is not canonical there may be nothing to choose
+                reply = replace(reply, scores=reply.scores[: given + 1 + self.draw() % len(reply.scores[given:])])
+            self.run(self.session.verified(call.call, reply))
 
     def repeat_reply(self) -> None:
         if self.past:
             old = self.past[self.draw() % len(self.past)]
-            assert self.session.verified(old.call, reply_to(old)) == []
+            assert self.session.verified(old.call, reply_to(old.question)) == []
 
     def foreign_reply(self) -> None:
         """The right call number, but the answer to another question: must be ignored."""
         if self.call is not None:
-            other = Verify(self.call.call, self.call.tokens[:-4] + b"\x07\0\0\0", self.call.start, self.call.count)
-            if other.tokens != self.call.tokens:
-                assert self.session.verified(self.call.call, reply_to(other)) == []
+            asked = self.call.question
+            changed = asked.tokens[:-4] + b"\x07\0\0\0"
+            for other in (replace(asked, tokens=changed), replace(asked, selection=Selection(0.5))):
+                if other != asked:
+                    assert self.session.verified(self.call.call, reply_to(other)) == []
 
     def late_draft(self) -> None:
         """A stopped stream still speaks: must be ignored."""
@@ -127,6 +138,7 @@ def sessions(draw: st.DrawFn) -> Session:
         ),
         cadence=VerifyCadence(grid, draw(st.sampled_from([None, 1, 3]))),
         run_ahead=draw(st.integers(1, 16)),
+        scored=draw(st.booleans()),
     )
 
 
@@ -156,6 +168,7 @@ def test_drafter_independence_and_progress(drafter: str, session: Session, data:
     prefixes = [[*session.prompt, *expected[:i]] for i in range(len(expected))]
     assert world.logprobs == b"".join(map(canonical_logprob, prefixes))
     assert world.finish is (Finish.STOP if session.stop.stops(expected[-1]) else Finish.LENGTH)
+    assert world.prompt == (list(session.prompt[1:]) if session.scored else None)
     assert world.stream is None, "a finished request leaves no stream behind"
 
 
@@ -186,7 +199,7 @@ def test_abort_silences_a_session(session: Session, data: st.DataObject) -> None
     world.run(session.abort())
     assert world.stream is None
     if call is not None:
-        assert session.verified(call.call, reply_to(call)) == []
+        assert session.verified(call.call, reply_to(call.question)) == []
     if stream is not None:
         assert session.drafted(stream.stream, [1]) == []
     assert session.draft_possible() == []
@@ -198,12 +211,7 @@ def test_negative_control_unverified_drafts_would_be_wrong() -> None:
     world = World(session, DRAFTERS["constant"], lambda: 0)
     rigged = world.call
     assert rigged is not None
-    true = reply_to(rigged)
-    lie = (true.tokens[0] + 1) % VOCABULARY
-    world.run(
-        session.verified(
-            rigged.call,
-            type(true)("f", true.start, true.digest, [lie], true.logprobs, true.ranks, 0),
-        )
-    )
+    true = reply_to(rigged.question)
+    lie = replace(true.scores, tokens=[(true.scores.tokens[0] + 1) % VOCABULARY])
+    world.run(session.verified(rigged.call, replace(true, scores=lie)))
     assert world.output != canonical_output(session.prompt, session.stop)[: len(world.output)]

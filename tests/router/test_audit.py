@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from llm42.config import Timeouts
-from llm42.protocol import Commit, ReplayReply, ReplayRequest, Selection, token_digest
+from llm42.protocol import Commit, ReplayReply, ReplayRequest, Scores, Selection
 from llm42.protocol.errors import VerifierBusy
 from llm42.router.audit import MAX_AT_ONCE, Auditor
 from llm42.router.background import Background
@@ -57,8 +57,8 @@ class Handle:
             await self.turn.wait()
             if self.busy:
                 raise VerifierBusy("full")
-            digest, ranks = token_digest(request.tokens), [1] * len(self.tokens)
-            return ReplayReply("f", request.start, digest, self.tokens, self.bits, ranks, 0, "b")
+            scores = Scores(self.tokens, self.bits, [1] * len(self.tokens))
+            return ReplayReply("f", request.question.digest, scores, 0, "b")
 
         return answer()
 
@@ -74,7 +74,7 @@ class Handle:
 def transcript() -> Transcript:
     made = Transcript("r", PROMPT, Selection(0.8, seed=5), 8)
     for index, token in enumerate(TOKENS):
-        made.add(Commit([token], BITS[4 * index : 4 * index + 4], [1], None, None))
+        made.add(Commit(Scores([token], BITS[4 * index : 4 * index + 4], [1])))
     return made
 
 
@@ -97,11 +97,11 @@ async def outcome(handle: Handle, verifiers: set[str] | None = None) -> Heard:
 async def test_a_true_answer_is_confirmed_from_scratch_by_another_verifier() -> None:
     handle = Handle()
     assert (await outcome(handle)).outcomes == [("confirmed", "")]
-    ((question, avoid),) = handle.asked
+    ((request, avoid),) = handle.asked
     assert avoid == ["a"]
-    assert (question.fresh, question.start, question.fingerprint) == (True, len(PROMPT) - 1, "f")
-    assert question.selection == Selection(0.8, seed=5)
-    assert np.frombuffer(question.tokens, dtype=np.int32).tolist() == [*PROMPT, *TOKENS[:-1]]
+    assert (request.fresh, request.question.start, request.fingerprint) == (True, len(PROMPT) - 1, "f")
+    assert request.question.selection == Selection(0.8, seed=5)
+    assert np.frombuffer(request.question.tokens, dtype=np.int32).tolist() == [*PROMPT, *TOKENS[:-1]]
     assert handle.condemned == []
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,17 +12,15 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from llm42.config import Timeouts
 from llm42.fastpath.errors import NoReplica
 from llm42.protocol import (
-    GREEDY,
     Commit,
     Finish,
     ReplayGrid,
     ReplayReply,
     ReplayRequest,
+    Scores,
     Session,
     StopRules,
-    Verify,
     VerifyCadence,
-    token_digest,
     unpack_tokens,
 )
 from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible, ReplayRefused, VerifierBusy
@@ -54,7 +53,7 @@ class Verifiers:
     async def _answer(self, request: ReplayRequest) -> ReplayReply:
         self.fingerprints.add(request.fingerprint)
         await asyncio.sleep(0)
-        honest = reply_to(Verify(0, request.tokens, request.start, len(request.tokens) // 4 - request.start))
+        honest = reply_to(request.question)
         if self.faults:
             fault = self.faults.pop(0)
             if isinstance(fault, float):
@@ -108,7 +107,7 @@ def driver(hub: Hub, verifiers: Verifiers) -> tuple[DeterministicRequest, list[C
     session = Session(PROMPT, STOP, VerifyCadence(ReplayGrid(4), 2), run_ahead=8)
     commits: list[Commit] = []
     pool = VerifierPool(verifiers, TIMEOUTS, Metrics())  # type: ignore[arg-type]
-    parts: tuple[Any, ...] = (request, session, GREEDY, Pin(), hub, pool, TIMEOUTS, commits.append)
+    parts: tuple[Any, ...] = (request, session, Pin(), hub, pool, TIMEOUTS, commits.append)
     return DeterministicRequest(*parts), commits
 
 
@@ -118,7 +117,7 @@ async def outcome(hub: Hub, verifiers: Verifiers) -> tuple[list[int], Finish | N
         await runner.run()
     await asyncio.sleep(0)
     assert hub.rude or not hub.running, "a finished request leaves no draft behind"
-    return [token for commit in commits for token in commit.tokens], commits[-1].finish
+    return [token for commit in commits for token in commit.scores.tokens], commits[-1].finish
 
 
 def flaky(tokens: list[int]) -> int:
@@ -126,26 +125,31 @@ def flaky(tokens: list[int]) -> int:
 
 
 def digest_of_another(reply: ReplayReply) -> ReplayReply:
-    return ReplayReply(reply.fingerprint, reply.start, token_digest(b"x"), [1] * len(reply.tokens), *_rest(reply))
+    return replace(reply, digest=b"x", scores=ones(reply))
 
 
-def shorter(reply: ReplayReply) -> ReplayReply:
-    return ReplayReply(reply.fingerprint, reply.start, reply.digest, [], b"", [], 0)
+def empty(reply: ReplayReply) -> ReplayReply:
+    return replace(reply, scores=reply.scores[:0])
 
 
-def earlier(reply: ReplayReply) -> ReplayReply:
-    return ReplayReply(reply.fingerprint, reply.start - 1, reply.digest, [2] * len(reply.tokens), *_rest(reply))
+def longer(reply: ReplayReply) -> ReplayReply:
+    scores = reply.scores
+    return replace(reply, scores=Scores([*scores.tokens, 2], scores.logprobs + b"\0" * 4, [*scores.ranks, 1]))
 
 
-def _rest(reply: ReplayReply) -> tuple[bytes, Any, int]:
-    return reply.logprobs, reply.ranks, 0
+def incomplete(reply: ReplayReply) -> ReplayReply:
+    return replace(reply, scores=replace(ones(reply), logprobs=reply.scores.logprobs[:-1]))
+
+
+def ones(reply: ReplayReply) -> Scores:
+    return replace(reply.scores, tokens=[1] * len(reply.scores))
 
 
 async def test_one_request_never_mixes_two_fingerprints() -> None:
     """A reply from another pool is dropped, and its verifier asked no more than the others."""
 
     def foreign(reply: ReplayReply) -> ReplayReply:
-        return ReplayReply("other", reply.start, reply.digest, [1] * len(reply.tokens), *_rest(reply))
+        return replace(reply, fingerprint="other", scores=ones(reply))
 
     verifiers = Verifiers(lambda reply: reply, foreign, foreign)
     assert (await outcome(Hub(canonical_token), verifiers))[0] == canonical_output(PROMPT, STOP)
@@ -173,7 +177,7 @@ async def test_drafter_independence(draft: Draft | None, rude: bool) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [VerifierBusy("full"), ReplayFailed("x"), TimeoutError(), 0.5, digest_of_another, shorter, earlier],
+    [VerifierBusy("full"), ReplayFailed("x"), TimeoutError(), 0.5, digest_of_another, empty, longer, incomplete],
     ids=lambda fault: getattr(fault, "__name__", type(fault).__name__),
 )
 async def test_a_verifier_fault_is_tried_again(fault: Any) -> None:
@@ -197,7 +201,7 @@ async def test_what_cannot_be_verified_fails_clearly(faults: list[Any], error: t
     with pytest.raises(ExceptionGroup) as caught:
         await runner.run()
     assert caught.group_contains(error, match=message)
-    said = [token for commit in commits for token in commit.tokens]
+    said = [token for commit in commits for token in commit.scores.tokens]
     assert said == canonical_output(PROMPT, STOP)[: len(said)], "nothing unverified was said before"
     assert not hub.running
 
@@ -228,8 +232,8 @@ async def test_negative_control_a_lying_verifier_would_be_believed() -> None:
     """The comparison above can fail: what the verifier says is what is committed."""
 
     def lie(reply: ReplayReply) -> ReplayReply:
-        tokens = [(token + 1) % VOCABULARY for token in reply.tokens]
-        return ReplayReply(reply.fingerprint, reply.start, reply.digest, tokens, *_rest(reply))
+        tokens = [(token + 1) % VOCABULARY for token in reply.scores.tokens]
+        return replace(reply, scores=replace(reply.scores, tokens=tokens))
 
     said, _ = await outcome(Hub(canonical_token), Verifiers(lie))
     assert said != canonical_output(PROMPT, STOP)

@@ -7,7 +7,8 @@ import pytest
 from starlette.types import Message
 
 from llm42.router.answer import ANSWER, Answer
-from llm42.router.middleware import DRAWN_SEEDS, MAX_BODY_BYTES, DeterminismMiddleware
+from llm42.router.http import MAX_BODY_BYTES
+from llm42.router.middleware import DRAWN_SEEDS, DeterminismMiddleware
 
 FINGERPRINT = "f1"
 

@@ -4,6 +4,7 @@ what will not come back."""
 import asyncio
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +13,13 @@ from ray.serve.exceptions import RayServeException
 
 from llm42.config import Timeouts
 from llm42.internals.pinned_router import PinnedRouter
-from llm42.protocol import ReplayReply, ReplayRequest, pack_tokens, token_digest
+from llm42.protocol import Question, ReplayReply, ReplayRequest, Scores, pack_tokens
 from llm42.protocol.errors import FingerprintMismatch, VerifierBusy
 from llm42.router import verifiers
 from llm42.router.verifiers import Pin, Unverifiable, VerifierPool
 
 TIMEOUTS = Timeouts(replay_s=1, verify_s=3, control_s=0.3)
-QUESTION = ReplayRequest("r", pack_tokens([1, 2, 3]), 2)
+QUESTION = ReplayRequest("r", Question(pack_tokens([1, 2, 3]), 2))
 
 
 class Metrics:
@@ -37,6 +38,7 @@ class Verifiers:
     def __init__(self, **replicas: str) -> None:
         self.replicas = replicas
         self.honest = True
+        self.late: list[ReplayReply] = []
         self.asked: list[tuple[str, str | None]] = []
         self.described = 0
         self.replay = SimpleNamespace(remote=self._replay)
@@ -49,10 +51,12 @@ class Verifiers:
             raise RayServeException("nobody is there")
         chosen = replica_id if replica_id in self.replicas else candidates[len(self.asked) % len(candidates)]
         self.asked.append((chosen, request.fingerprint))
+        if self.late:
+            return self.late.pop()
         found = self.replicas[chosen]
         if self.honest and request.fingerprint not in (None, found):
             raise FingerprintMismatch(f"asked for {request.fingerprint}, this is {found}", chosen, found)
-        return ReplayReply(found, 2, token_digest(request.tokens), [4], b"\0" * 4, [1], 0, chosen)
+        return ReplayReply(found, request.question.digest, Scores([4], b"\0" * 4, [1]), 0, chosen)
 
     async def _describe(self) -> dict[str, Any]:
         self.described += 1
@@ -73,7 +77,7 @@ def pool(handle: Verifiers) -> VerifierPool:
 
 
 async def ask(router: VerifierPool, pin: Pin, prefer: str | None = None) -> ReplayReply:
-    return await router.replay(QUESTION, lambda reply: True, prefer, pin)
+    return await router.replay(QUESTION, prefer, pin)
 
 
 async def test_the_first_reply_settles_the_pin_of_its_request_alone() -> None:
@@ -86,15 +90,12 @@ async def test_the_first_reply_settles_the_pin_of_its_request_alone() -> None:
 
 
 async def test_a_reply_that_is_no_answer_settles_nothing() -> None:
+    """The only verifier answers an earlier question first; its fingerprint is nothing to build on."""
     handle, pin = Verifiers(a="F"), Pin()
-    answers = iter([False, True])
-
-    def judge(_: ReplayReply) -> bool:
-        assert pin.fingerprint is None
-        return next(answers)
-
-    await pool(handle).replay(QUESTION, judge, None, pin)
-    assert pin.fingerprint == "F"
+    stale = ReplayReply("E", replace(QUESTION.question, start=1).digest, Scores([4], b"\0" * 4, [1]), 0, "a")
+    handle.late = [stale]
+    assert (await pool(handle).replay(QUESTION, None, pin)).fingerprint == "F"
+    assert (pin.fingerprint, handle.late, len(handle.asked)) == ("F", [], 2)
 
 
 @pytest.mark.parametrize("honest", [True, False])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from llm42.protocol.messages import pack_tokens
+from llm42.protocol.messages import Question, pack_tokens
 from llm42.verifier.engine import ReplayEngine
 from llm42.verifier.jobs import Job
 from llm42.verifier.pages import PageTable
@@ -42,7 +42,7 @@ class Lab:
     def sequence(self, tokens: Sequence[int]) -> Job:
         """A sequence with pages of its own, nothing computed yet."""
         shape = self._engine.shape
-        job = Job(shape, pack_tokens(tokens), 0, [])
+        job = Job(shape, Question(pack_tokens(tokens), 0), [])
         pages = self._engine._pool.take(job.blocks)
         self._taken += pages
         job.table = PageTable(pages, array("i", [page.block_id for page in pages]), 0)

@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 
 from llm42.internals import replay
 from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible, ReplayRefused, VerifierBusy
-from llm42.protocol.messages import ReplayReply, ReplayRequest, pack_tokens, token_digest
-from llm42.protocol.selection import Selection
+from llm42.protocol.messages import Question, ReplayReply, ReplayRequest, pack_tokens
 from llm42.sampling import Selected, select
 from llm42.verifier.engine import MAX_FAILURES, ReplayEngine
 from tests.verifier.conftest import CONTEXT, WINDOW, verifier_config
@@ -29,11 +29,12 @@ class Answer:
 
     @classmethod
     def of(cls, reply: ReplayReply) -> "Answer":
-        return cls(tuple(reply.tokens), reply.logprobs, tuple(reply.ranks))
+        scores = reply.scores
+        return cls(tuple(scores.tokens), scores.logprobs, tuple(scores.ranks))
 
 
 def request(tokens: list[int], start: int) -> ReplayRequest:
-    return ReplayRequest("test", pack_tokens(tokens), start)
+    return ReplayRequest("test", Question(pack_tokens(tokens), start))
 
 
 async def ask(engine: ReplayEngine, tokens: list[int], start: int) -> Answer:
@@ -55,9 +56,9 @@ def no_page_leaks(engine: ReplayEngine) -> Iterator[None]:
 async def test_reply(engine: ReplayEngine) -> None:
     tokens = random_tokens(100)
     reply = await engine.replay(replace(request(tokens, 60), fingerprint=engine.fingerprint))
-    assert (reply.fingerprint, reply.start) == (engine.fingerprint, 60)
-    assert reply.digest == token_digest(pack_tokens(tokens))
-    assert (len(reply.tokens), len(reply.logprobs), len(reply.ranks)) == (40, 160, 40)
+    assert reply.fingerprint == engine.fingerprint
+    assert reply.answers(Question(pack_tokens(tokens), 60))
+    assert len(reply.scores) == 40
     assert reply.idle_rows == engine.shape.rows
 
 
@@ -65,9 +66,9 @@ async def test_cold_hot_and_rebuilt_cache(engine: ReplayEngine, monkeypatch: pyt
     """Full logits of the asked rows, as bits."""
     seen: list[bytes] = []
 
-    def recording(logits: torch.Tensor, selection: Selection, start: int) -> Selected:
+    def recording(logits: torch.Tensor, *rest: Any) -> Selected:
         seen.append(logits.contiguous().view(torch.uint8).numpy().tobytes())
-        return select(logits, selection, start)
+        return select(logits, *rest)
 
     monkeypatch.setattr(replay, "select", recording)
     tokens = random_tokens(400)
@@ -155,21 +156,26 @@ async def test_the_whole_context_can_be_replayed(engine: ReplayEngine) -> None:
 
 
 async def test_an_invalid_choice_fails_only_its_request(engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN in slot 3 of the first asked row of every pass."""
+    """NaN in slot 3 of the first asked row of a pass: what comes before is answered, and what does not depend on it."""
     tokens, other = random_tokens(10), random_tokens(10)
     reference = await ask(engine, other, 0)
     rows = 0
 
-    def poisoned(logits: torch.Tensor, selection: Selection, start: int) -> Selected:
+    def poisoned(logits: torch.Tensor, *rest: Any) -> Selected:
         nonlocal rows
         rows += 1
         if rows == 1:
             logits = logits.clone()
             logits[3, 77] = float("nan")
-        return select(logits, selection, start)
+        return select(logits, *rest)
 
+    whole = await ask(engine, tokens, 0)
     monkeypatch.setattr(replay, "select", poisoned)
-    failed, fine = await asyncio.gather(ask(engine, tokens, 0), ask(engine, other, 0), return_exceptions=True)
+    cut, fine = await asyncio.gather(ask(engine, tokens, 0), ask(engine, other, 0))
+    assert (cut.tokens, cut.logprobs) == (whole.tokens[:3], whole.logprobs[:12])
+    assert fine == reference
+    rows = 0
+    failed, fine = await asyncio.gather(ask(engine, tokens, 3), ask(engine, other, 0), return_exceptions=True)
     assert isinstance(failed, ReplayImpossible)
     assert "position 3" in str(failed)
     assert fine == reference

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from llm42.protocol import Question
 from llm42.protocol.messages import ReplayRequest, pack_tokens
 from llm42.verifier.engine import ReplayEngine
 from llm42.verifier.fingerprint import differences, fingerprint
@@ -91,8 +92,8 @@ async def test_a_published_page_overwritten(engine: ReplayEngine) -> None:
     tokens = pack_tokens(random_tokens(3 * WINDOW))
 
     async def ask(*, fresh: bool) -> tuple[list[int], bytes]:
-        reply = await engine.replay(ReplayRequest("test", tokens, 2 * WINDOW, fresh=fresh))
-        return list(reply.tokens), reply.logprobs
+        reply = await engine.replay(ReplayRequest("test", Question(tokens, 2 * WINDOW), fresh=fresh))
+        return list(reply.scores.tokens), reply.scores.logprobs
 
     cold = await ask(fresh=False)
     assert await ask(fresh=False) == await ask(fresh=True) == cold

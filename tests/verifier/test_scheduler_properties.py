@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm42.internals.block_pool import PagePool
+from llm42.protocol import Question
 from llm42.protocol.errors import ReplayFailed, ReplayRefused, VerifierBusy
 from llm42.protocol.messages import pack_tokens, unpack_tokens
 from llm42.verifier.jobs import Job
 from llm42.verifier.pages import PageCache
-from llm42.verifier.passes import Pass, PassOutput, PassShape, Row
+from llm42.verifier.passes import Pass, PassOutput, PassShape, Row, RowOutput
 from llm42.verifier.scheduler import Scheduler
 
 WINDOW, CONTEXT = 2, 24
@@ -53,12 +54,12 @@ class RememberingModel:
             assert place not in places, "two rows write one place"
             places[place] = index
             end = min(starts[index] + shape.window, row.job.length)
-            self.memory[place] = unpack_tokens(row.job.tokens)[:end]
+            self.memory[place] = unpack_tokens(row.job.question.tokens)[:end]
         for index in set(range(shape.rows)) - {index for index, _ in in_place(running)}:
             assert starts[index] == 0
             assert not any(tables[index * shape.blocks : (index + 1) * shape.blocks]), "padding off the null block"
         for index, row in in_place(running):
-            tokens = unpack_tokens(row.job.tokens)
+            tokens = unpack_tokens(row.job.question.tokens)
             table = tables[index * shape.blocks :][: shape.blocks]
             for window in range(row.window + 1):
                 expected = tokens[: (window + 1) * shape.window]
@@ -67,14 +68,15 @@ class RememberingModel:
 
     def _choose(self, running: Pass) -> PassOutput:
         shape = self.shape
-        chosen = []
+        outputs = []
         placed = dict(in_place(running))
         for index in running.input.asked:
             row = placed[index]
-            tokens = unpack_tokens(row.job.tokens)
-            chosen += [canonical(tokens[: row.window * shape.window + slot + 1]) for slot in range(shape.window)]
-        logprobs = struct.pack(f"{len(chosen)}f", *chosen)
-        return PassOutput(pack_tokens(chosen), logprobs, pack_tokens(chosen), bytes([1] * len(chosen)))
+            tokens = unpack_tokens(row.job.question.tokens)
+            chosen = [canonical(tokens[: row.window * shape.window + slot + 1]) for slot in range(shape.window)]
+            packed, logprobs = pack_tokens(chosen), struct.pack(f"{len(chosen)}f", *chosen)
+            outputs.append(RowOutput(packed, logprobs, packed, bytes([1] * len(chosen)), b"", b""))
+        return PassOutput(outputs)
 
 
 class World:
@@ -91,7 +93,7 @@ class World:
         self.passes_without_prefill = 0
 
     def submit(self, tokens: list[int], start: int, fresh: bool = False) -> Job | None:
-        job = Job(self.shape, pack_tokens(tokens), start, self.cache.keys(pack_tokens(tokens)), fresh=fresh)
+        job = Job(self.shape, Question(pack_tokens(tokens), start), self.cache.keys(pack_tokens(tokens)), fresh)
         try:
             self.scheduler.submit(job)
         except ReplayRefused:
@@ -145,11 +147,11 @@ class World:
         for job in done:
             self.live.remove(job)
             self.done.append(job)
-            tokens = unpack_tokens(job.tokens)
+            tokens = unpack_tokens(job.question.tokens)
             if job.error is None:
-                expected = [canonical(tokens[: position + 1]) for position in range(job.start, job.length)]
-                assert job.chosen.tolist() == expected
-                assert struct.unpack(f"{len(expected)}f", job.logprobs) == tuple(expected)
+                expected = [canonical(tokens[: position + 1]) for position in range(job.question.start, job.length)]
+                assert job.scores.tokens == expected
+                assert struct.unpack(f"{len(expected)}f", job.scores.logprobs) == tuple(expected)
 
     def drain(self) -> None:
         self.end(ok=True)
@@ -275,7 +277,7 @@ def test_a_hot_prefix_is_skipped_and_siblings_share_a_running_prefill() -> None:
 def test_the_queue_is_bounded_and_the_impossible_refused() -> None:
     world = World(2, 1, 5, max_queued=2)
     with pytest.raises(ReplayRefused, match="6 KV pages"):
-        world.scheduler.submit(Job(world.shape, pack_tokens([1] * 11), 0, []))
+        world.scheduler.submit(Job(world.shape, Question(pack_tokens([1] * 11), 0), []))
     world.submit([1, 2], 0)
     world.submit([1, 2], 0)
     with pytest.raises(VerifierBusy):

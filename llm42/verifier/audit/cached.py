@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from llm42.internals.block_pool import PagePool
-from llm42.protocol.messages import pack_tokens
+from llm42.protocol.messages import Question, Scores, pack_tokens
 from llm42.verifier.audit.report import Failure, Property
 from llm42.verifier.jobs import Job
 from llm42.verifier.model import ReplayModel
@@ -12,9 +12,6 @@ from llm42.verifier.passes import Pass
 from llm42.verifier.scheduler import Scheduler
 
 PREFIX_BLOCKS = 2
-
-Answer = tuple[list[int], bytes, list[int]]
-"""Tokens, logprobs (fp32 bits) and ranks."""
 
 
 class CacheAudit:
@@ -61,9 +58,9 @@ class _Replayer:
         """Pages that were not computed but found."""
         return self._scheduler.hits
 
-    def replay(self, length: int, start: int, most_rows: int | None = None) -> Answer:
+    def replay(self, length: int, start: int, most_rows: int | None = None) -> Scores:
         tokens = pack_tokens((104729 * position + 7) % self._model.vocabulary for position in range(length))
-        job = Job(self._model.shape, tokens, start, self._cache.keys(tokens))
+        job = Job(self._model.shape, Question(tokens, start), self._cache.keys(tokens))
         self._scheduler.submit(job)
         done: list[Job] = []
         while job not in done:
@@ -73,4 +70,4 @@ class _Replayer:
             done = self._scheduler.end(planned, self._model.run_now(planned.input))
         if job.error is not None:
             raise job.error
-        return job.chosen.tolist(), bytes(job.logprobs), job.ranks.tolist()
+        return job.scores

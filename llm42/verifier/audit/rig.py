@@ -9,10 +9,10 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from llm42.internals.replay import DIGEST_BYTES
-from llm42.protocol.messages import pack_tokens
+from llm42.protocol.messages import Question, pack_tokens
 from llm42.verifier.audit.probes import Probe, Round
 from llm42.verifier.jobs import Job
-from llm42.verifier.model import ReplayModel
+from llm42.verifier.model import ReplayModel, filler
 from llm42.verifier.pages import PageTable
 from llm42.verifier.passes import Pass, Row
 
@@ -74,14 +74,12 @@ class Rig:
                 self._pass([self._window(window, self._text(window), [page]) for page in pages], [])
 
     def _text(self, window: int) -> list[int]:
-        return [
-            (7919 * position + 42) % self._model.vocabulary
-            for position in range(window * self._shape.window, (window + 1) * self._shape.window)
-        ]
+        size = self._shape.window
+        return filler(range(window * size, (window + 1) * size), self._model.vocabulary)
 
     def _window(self, window: int, tokens: Sequence[int], pages: Sequence[int]) -> Row:
         length = window * self._shape.window
-        job = Job(self._shape, pack_tokens([0] * length + list(tokens)), start=length, keys=[])
+        job = Job(self._shape, Question(pack_tokens([0] * length + list(tokens)), length), keys=[])
         job.table = PageTable(pages=[], ids=array("i", pages), shared=0)
         return Row(job, window)
 

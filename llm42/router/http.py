@@ -1,0 +1,56 @@
+"""What all of our own HTTP handlers share: OpenAI's shape of an error, a request's path and its body."""
+
+import asyncio
+import json
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+BODY_S = 60.0
+"""Time for a client to send a whole body: one that dribbles would hold its place for ever."""
+MESSAGE_CHARACTERS = 1000
+"""Most that an error repeats of what a client has sent."""
+
+
+class BadBody(Exception):
+    """A body that cannot be had; ``status`` is HTTP's."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def openai_error(status: int, message: str, *, param: str | None = None) -> Response:
+    """``type`` follows from the status, in the words that vLLM uses: BadRequestError, InternalServerError."""
+    if len(message) > MESSAGE_CHARACTERS:
+        message = f"{message[:MESSAGE_CHARACTERS]}..."
+    kind = HTTPStatus(status).phrase.replace(" ", "").removesuffix("Error") + "Error"
+    error = {"message": message, "type": kind, "param": param, "code": status}
+    # ASCII: what a client has sent may hold half a character, which no UTF-8 can carry.
+    return Response(json.dumps({"error": error}), status, media_type="application/json")
+
+
+def path_of(scope: Scope) -> str:
+    """Without the route prefix: Serve leaves it in the path and names it in root_path."""
+    path: str = scope.get("path", "")
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+async def read_body(request: Request) -> bytes:
+    """The whole body. Raises BadBody if it is longer than :data:`MAX_BODY_BYTES` or takes more than :data:`BODY_S`."""
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > MAX_BODY_BYTES:
+                    message = f"the request body is larger than {MAX_BODY_BYTES} bytes"
+                    raise BadBody(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+                chunks.append(chunk)
+    except TimeoutError:
+        raise BadBody(HTTPStatus.REQUEST_TIMEOUT, f"the request body did not come within {BODY_S:g} s") from None
+    return b"".join(chunks)
