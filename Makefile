@@ -1,6 +1,6 @@
 # Set up, serve and test LLM-42; `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help venv serve test test-slow faults thousand lint clean
+.PHONY: help venv serve test test-slow dashboards-live faults thousand lint clean
 
 PYTHON ?= python3
 CONFIG ?= deployments/llm42.yaml
@@ -11,7 +11,7 @@ PYTEST := RAY_USAGE_STATS_ENABLED=0 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 HF_HUB_
 FIND_LINKS = $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 
 help:  ## List the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
 
 venv: .venv/.installed  ## Install everything into .venv: the GPU build if nvidia-smi works here, else the CPU build
 
@@ -25,6 +25,9 @@ test: lint  ## Check the code and run the tests
 test-slow: venv  ## Run the tests that take minutes each
 	@echo "== slow tests"
 	@$(PYTEST) -m slow
+
+dashboards-live: venv  ## Check the dashboards on a live deployment under load, and draw them into docs/img
+	@$(BIN)/python -m tests.grafana.live --images docs/img
 
 faults: venv  ## Inject every fault under traffic, compare all outputs with the canonical ones, print the table
 	@$(PYTEST) -m slow -s tests/faults

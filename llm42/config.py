@@ -96,7 +96,9 @@ class Cadence(Frozen):
 class Timeouts(Frozen):
     """Seconds. Every cross-actor call has one."""
 
-    replay_s: float = Field(60, gt=0, description="One replay call, queueing included; then another verifier is asked.")
+    replay_s: float = Field(
+        60, gt=0, description="First try of a replay, queueing included; the next ones have up to four times as long."
+    )
     verify_s: float = Field(180, gt=0, description="All tries of one replay; then the request fails with a 503.")
     draft_s: float = Field(
         30, gt=0, description="Without a drafted token for this long, the draft is restarted (deterministic requests)."
@@ -127,7 +129,7 @@ class Config(Frozen):
         None, ge=2, description="Context, in tokens; by default the model's. Rounded down to a multiple of window_size."
     )
     determinism: Annotated[Literal["off", "seeded", "on"], BeforeValidator(_yaml_switch)] = Field(
-        "off",
+        "seeded",
         description="Which requests are deterministic unless they say: none, those with a `seed`, or all.",
     )
     window_size: int = Field(32, ge=1, description="W: tokens in a replay window.")

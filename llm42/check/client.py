@@ -88,7 +88,7 @@ def parse(content: bytes) -> Answer:
         # Pydantic's own message would repeat the whole answer.
         what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise RequestFailed(
-            f"the answer is not an OpenAI completion ({what}): {_clip(content.decode(errors='replace'))}",
+            f"the answer is not an OpenAI completion ({what}): {clip(content.decode(errors='replace'))}",
             "Check that --base-url points to an OpenAI-compatible server.",
         ) from error
     choice = body.choices[0]
@@ -202,7 +202,7 @@ class Server:
             )
         cause = error.__cause__ or error
         return RequestFailed(
-            f"cannot reach {self.base_url} ({type(cause).__name__}: {_clip(str(cause))})",
+            f"cannot reach {self.base_url} ({type(cause).__name__}: {clip(str(cause))})",
             "Is the server up, and --base-url right?",
         )
 
@@ -211,10 +211,10 @@ def _server_message(error: openai.APIStatusError) -> str:
     body = error.body
     if isinstance(body, dict):
         body = body.get("message") or body.get("detail") or body
-    return _clip(str(body or error.response.reason_phrase))
+    return clip(str(body or error.response.reason_phrase))
 
 
-def _clip(message: str) -> str:
+def clip(message: str) -> str:
     # Whatever a server sends goes to a terminal: no control characters.
     line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(message.split()))
     return line if len(line) <= MESSAGE_CHARACTERS else line[:MESSAGE_CHARACTERS] + "…"

@@ -6,6 +6,7 @@ Ray, vLLM and torch are imported by the commands that need them, when they need 
 import typer
 
 from llm42.cli.audit import audit
+from llm42.cli.batch import batch
 from llm42.cli.check import check
 from llm42.cli.fingerprint import fingerprint
 from llm42.cli.model import model
@@ -22,6 +23,7 @@ main = typer.Typer(
 )
 main.command()(serve)
 main.command()(check)
+main.command()(batch)
 main.command()(audit)
 main.command()(fingerprint)
 main.add_typer(model, name="model")

@@ -28,7 +28,7 @@ def api_base(url: str) -> str:
     return url if parts.path.strip("/") else f"{url}/v1"
 
 
-def _finite(seconds: float) -> float:
+def finite(seconds: float) -> float:
     # A range lets NaN through.
     if not math.isfinite(seconds):
         raise typer.BadParameter("give a finite number of seconds")
@@ -59,7 +59,7 @@ def check(
     ] = False,
     model: Annotated[str | None, typer.Option(help="By default the first of /v1/models.")] = None,
     api_key: Annotated[str | None, typer.Option(callback=header_value, help="Sent as bearer token.")] = None,
-    timeout: Annotated[float, typer.Option(min=0.001, callback=_finite, help="Seconds for one completion.")] = 300.0,
+    timeout: Annotated[float, typer.Option(min=0.001, callback=finite, help="Seconds for one completion.")] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Check that a server answers each prompt the same, bit for bit, alone and under load.

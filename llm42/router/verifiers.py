@@ -20,6 +20,7 @@ DESCRIBED_S = 3.0
 """How long a verifier's description is good for."""
 
 _BACKOFF_S = (0.05, 0.2, 0.5, 1.0)
+_DOUBLINGS = 2
 _REMEMBERED = 256
 
 
@@ -82,7 +83,9 @@ class VerifierPool:
                         prefer = None
                         await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S)) - 1])
                     try:
-                        reply = await self._ask(request, prefer, pin, failed)
+                        # Longer each time: where all are busy, who gives up and asks anew only makes them busier.
+                        patience_s = self._timeouts.replay_s * 2 ** min(attempt, _DOUBLINGS)
+                        reply = await self._ask(request, prefer, pin, failed, patience_s)
                         if not reply.answers(request.question):
                             failed.add(reply.replica_id)
                             raise CallFailed("a verifier answered another question")
@@ -136,7 +139,9 @@ class VerifierPool:
         except CallFailed as failed:  # gone already, perhaps; what is sure is said
             self._metrics.uncondemned(replica_id, str(failed))
 
-    async def _ask(self, request: ReplayRequest, prefer: str | None, pin: Pin, avoid: Collection[str]) -> ReplayReply:
+    async def _ask(
+        self, request: ReplayRequest, prefer: str | None, pin: Pin, avoid: Collection[str], timeout_s: float
+    ) -> ReplayReply:
         others = [replica for replica, found in self._fingerprints.items() if found != pin.fingerprint]
         call = self._handle.replay.remote(
             replace(request, fingerprint=pin.fingerprint, text=self._text),
@@ -146,7 +151,7 @@ class VerifierPool:
         try:
             reply: ReplayReply = await bounded(
                 call,
-                self._timeouts.replay_s,
+                timeout_s,
                 *(ReplayRefused, ReplayImpossible, VerifierBusy, FingerprintMismatch, ReplayFailed),
             )
         except FingerprintMismatch as mismatch:

@@ -72,7 +72,7 @@ class ReplayEngine:
         self._scheduler = Scheduler(self.shape, self._cache, config.verifier.max_queued)
         self._observer = observer
         self._counted = (0, 0, 0)
-        self._timeout_s = config.timeouts.replay_s
+        self._timeout_s = config.timeouts.verify_s
         self._next = self._scheduler.plan()
         self._work = asyncio.Event()
         self._prepared: dict[Grammar, None] = {}

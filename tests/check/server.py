@@ -107,8 +107,15 @@ def answer(behaviour: Behaviour, body: dict[str, Any], number: int, *, neighbour
 @contextmanager
 def serving(behaviour: Behaviour) -> Iterator[str]:
     """Serve on a free loopback port, and yield the URL."""
+    with serving_app(app(behaviour)) as url:
+        yield url
+
+
+@contextmanager
+def serving_app(asgi: Starlette) -> Iterator[str]:
+    """The same for any application."""
     config = uvicorn.Config(
-        app(behaviour),
+        asgi,
         host="127.0.0.1",
         port=0,
         log_level="critical",

@@ -25,6 +25,7 @@ def arguments(model: str, kv_mib: int) -> dict[str, Any]:
             "env": {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"},
         },
         "verifier": {"num_cpus": 0.5, "engine": engine},
+        "router": {"arguments": ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]},
     }
 
 

@@ -40,7 +40,7 @@ def arguments(orders: Orders, **changes: Any) -> Args:
         },
         "verifier": {"replicas": 2, "num_cpus": 0.25, "engine": kv, "env": {ENV: str(orders.directory)}},
         "router": {"max_requests": 24},
-        "timeouts": {"replay_s": REPLAY_S, "verify_s": 60, "draft_s": 8, "control_s": 10},
+        "timeouts": {"replay_s": REPLAY_S, "verify_s": 120, "draft_s": 8, "control_s": 10},
     }
     for name, value in changes.items():
         part, _, inner = name.partition("__")

@@ -1,18 +1,13 @@
 """What surrounds the pods: the network policy, monitors, rules, budgets, and the head's state."""
 
-import re
-import shutil
-import subprocess
-from pathlib import Path
+import json
 
-import pytest
-import yaml
-
-from llm42.metrics import CATALOGUE
-from tests.k8s.overlay import Object, Overlay, render
+from tests.k8s.overlay import ROOT, Object, Overlay, render
 from tests.k8s.test_pods import ray_container
 
-PROMTOOL_S = 60
+GRAFANA = ROOT / "grafana"
+MOST_IN_AN_ANNOTATION = 256 * 1024
+"""Kubernetes' limit; `kubectl apply` keeps a copy of each object in one."""
 
 
 def pod_labels(name: str, group: Object) -> dict[str, str]:
@@ -62,33 +57,13 @@ def test_each_pod_is_scraped_once(overlay: Overlay) -> None:
     assert sorted(scraped) == sorted(groups)
 
 
-def rules(overlay: Overlay) -> Object:
-    (rule,) = overlay.of_kind("PrometheusRule")
-    spec: Object = rule["spec"]
-    return spec
-
-
-def test_rules_use_metrics_that_there_are() -> None:
-    exported = set()
-    for metric in CATALOGUE:
-        ends = ("_total",) if metric.kind == "counter" else ("_bucket", "_count", "_sum")
-        exported |= {f"ray_{metric.name}{end}" for end in ends}
-    for group in rules(render("mixed"))["groups"]:
-        for rule in group["rules"]:
-            used = set(re.findall(r"\bray_\w+", rule["expr"]))
-            assert used
-            assert used <= exported, rule["alert"]
-            assert rule["labels"]["severity"] in ("critical", "warning")
-            assert set(rule["annotations"]) == {"summary", "description"}
-
-
-def test_prometheus_takes_the_rules(tmp_path: Path) -> None:
-    if (promtool := shutil.which("promtool")) is None:
-        pytest.skip("needs promtool")
-    path = tmp_path / "rules.yaml"
-    path.write_text(yaml.safe_dump(rules(render("mixed"))))
-    check = subprocess.run([promtool, "check", "rules", path], capture_output=True, text=True, timeout=PROMTOOL_S)
-    assert check.returncode == 0, check.stderr
+def test_the_dashboards_are_configmaps_that_grafana_finds(overlay: Overlay) -> None:
+    maps = [found for found in overlay.of_kind("ConfigMap") if "grafana_dashboard" in found["metadata"]["labels"]]
+    dashboards = {name: text for found in maps for name, text in found["data"].items()}
+    assert dashboards == {path.name: path.read_text() for path in GRAFANA.glob("*.json")}
+    for found in maps:
+        assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert len(json.dumps(found)) < MOST_IN_AN_ANNOTATION
 
 
 def test_budgets_leave_one_engine_of_two() -> None:
