@@ -42,7 +42,7 @@ Ready. The same answer twice, bit for bit, whatever else the server is doing:
       extra_body={{"is_deterministic": True}})
   print(answer.choices[0].message.content)
 
-Ctrl-C stops it. Logs: {logs}"""
+Ctrl-C stops it. Metrics for Prometheus: {metrics}. Logs: {logs}"""
 
 
 class LaunchError(Exception):
@@ -92,10 +92,10 @@ class Launch:
             if model in PREPARED_MODELS:
                 self._prepare(model)
         port = _free_port(LOOPBACK)
-        self._start_ray(LOOPBACK, port)
+        metrics = self._start_ray(LOOPBACK, port)
         model = self._deploy(f"{LOOPBACK}:{port}", target.url)
         self._ready = True
-        typer.echo(EXAMPLES.format(url=target.url, model=model, logs=self._logs))
+        typer.echo(EXAMPLES.format(url=target.url, model=model, metrics=metrics, logs=self._logs))
         while True:
             self._check()
             self._signals.pause(POLL_S)
@@ -120,7 +120,9 @@ class Launch:
         if job.process.returncode != 0:
             raise LaunchError(f"the model {model!r} could not be prepared; the end of {job.log}:\n{job.tail()}")
 
-    def _start_ray(self, host: str, port: int) -> None:
+    def _start_ray(self, host: str, port: int) -> str:
+        """Where its metrics are."""
+        metrics = _free_port(host)
         _say(f"starting Ray on {host}:{port} (logs: {self._logs})")
         ray = self._start(
             "ray",
@@ -133,6 +135,7 @@ class Launch:
             f"--temp-dir={self._logs / 'ray'}",
             # The defaults of these two are fixed ports, which another Ray on this machine may hold.
             f"--ray-client-server-port={_free_port(host)}",
+            f"--metrics-export-port={metrics}",
             "--dashboard-agent-listen-port=0",
             "--include-dashboard=false",
             "--disable-usage-stats",
@@ -144,6 +147,7 @@ class Launch:
             if time.monotonic() >= deadline:
                 raise LaunchError(f"Ray is not up after {RAY_TIMEOUT_S:.0f} s; the end of {ray.log}:\n{ray.tail()}")
             self._signals.pause(POLL_S)
+        return f"http://{host}:{metrics}/metrics"
 
     def _deploy(self, address: str, url: str) -> str:
         """Name of the served model, once the application answers."""

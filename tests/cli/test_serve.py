@@ -91,6 +91,8 @@ def test_up_and_down(tmp_path: Path, ray_folder: str) -> None:
             assert '"model": "stand-in", "is_deterministic": true, "temperature": 0' in examples
             python = examples[examples.index("  from openai") : examples.index("\nCtrl-C")]
             compile(textwrap.dedent(python), "example", "exec")
+            metrics = examples.partition("Metrics for Prometheus: ")[2].partition(". ")[0]
+            assert "ray_node_mem_total" in httpx.get(metrics, trust_env=False).text
 
             environment = httpx.get(f"http://127.0.0.1:{port}/llm/environment", trust_env=False).json()
             assert environment["RAY_USAGE_STATS_ENABLED"] == "0"

@@ -42,13 +42,14 @@ class Fake:
     async def complete(self, request: Request) -> Response:
         body = await request.json()
         self.bodies.append(body)
+        number = len(self.bodies)  # before others come
         self.headers.append(dict(request.headers))
         self.times.append(asyncio.get_running_loop().time())
         self.running += 1
         self.most_at_once = max(self.most_at_once, self.running)
         try:
             await asyncio.sleep(self.latency_s)
-            return self.disturb(len(self.bodies), body) or self.answer(body)
+            return self.disturb(number, body) or self.answer(body)
         finally:
             self.running -= 1
 

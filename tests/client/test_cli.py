@@ -19,11 +19,6 @@ from tests.client.server import Fake, error, serving
 COUNT = 40
 
 
-@pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, str]:
     source = tmp_path / "input.jsonl"
@@ -143,9 +138,8 @@ def test_a_batch_that_is_stopped_goes_on_to_the_same_bytes(
         if with_signal == signal.SIGINT:
             assert (process.returncode, stdout) == (130, "")
             assert stderr.endswith("interrupted; run the same command to go on\n")
-        asked = len(fake.bodies)
         result: Any = json.loads(run(files, url, "--json").stdout)
-    assert result["summary"]["asked"] == COUNT - len(stopped) == len(fake.bodies) - asked
+    assert result["summary"]["asked"] == COUNT - len(stopped)
     assert Path(files[1]).read_bytes() == Path(whole).read_bytes()
 
 

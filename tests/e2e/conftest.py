@@ -8,6 +8,10 @@ import pytest
 from tests.e2e.client import Client
 from tests.e2e.cluster import Cluster, ray_cluster
 
+TOOLS = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+# Else a grammar lets a model without sense write spaces for ever.
+GRAMMARS = ["--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}']
+
 
 def arguments(model: str, kv_mib: int) -> dict[str, Any]:
     """What a Serve YAML would say in ``args``."""
@@ -25,7 +29,7 @@ def arguments(model: str, kv_mib: int) -> dict[str, Any]:
             "env": {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"},
         },
         "verifier": {"num_cpus": 0.5, "engine": engine},
-        "router": {"arguments": ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]},
+        "router": {"arguments": [*TOOLS, *GRAMMARS]},
     }
 
 

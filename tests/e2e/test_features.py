@@ -12,21 +12,23 @@ from tests.e2e.client import random_prompt
 from tests.e2e.cluster import Cluster
 
 LENGTH = 60
+ENOUGH = 160
+"""Tokens for whatever a grammar permits."""
 SCHEMA = {
     "type": "object",
     "properties": {
-        "name": {"type": "string", "maxLength": 12},
+        "name": {"type": "string", "maxLength": 6},
         "age": {"type": "integer", "minimum": 0, "maximum": 99},
     },
     "required": ["name", "age"],
     "additionalProperties": False,
 }
 OTHER = {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 2, "maxItems": 4}
-TOOL = {"type": "function", "function": {"name": "register", "parameters": SCHEMA}}
+TOOL = {"type": "function", "function": {"name": "register", "parameters": SCHEMA, "strict": True}}
 SAMPLED = {"temperature": 0.8, "top_p": 0.95, "seed": 11}
 PLAIN: dict[str, Any] = {"prompt": random_prompt(5, 50), "max_tokens": LENGTH, "ignore_eos": True, "temperature": 0}
-SHORT: dict[str, Any] = {"prompt": random_prompt(6, 20), "max_tokens": LENGTH, **SAMPLED}
-CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": LENGTH, **SAMPLED}
+SHORT: dict[str, Any] = {"prompt": random_prompt(6, 20), "max_tokens": ENOUGH, **SAMPLED}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": ENOUGH, **SAMPLED}
 
 COMPLETIONS: dict[str, dict[str, Any]] = {
     "plain": PLAIN,
