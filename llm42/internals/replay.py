@@ -147,27 +147,27 @@ class ReplayExtension:
             if logits is not None:
                 first, so_far = int(start[row]), _int32(history).long()
                 how = Selection.of_fields(selection)
-                masks = self._masks(how.steering, so_far, first)
+                masks = self._llm42_masks(how.steering, so_far, first)
                 chosen.append(_pack(select(logits, how, first, _int32(scored), top, so_far, masks)))
                 in_select += clock.lap()
         return (chosen, [in_model, in_head, in_select]) if self.rank == 0 else None
 
     def llm42_prepare_grammar(self, fields: list[Any]) -> list[str] | None:
         """Whether a grammar can be enforced, on rank 0: see :meth:`~llm42.sampling.grammar.GrammarMasks.prepare`."""
-        state = self._grammars.prepare(Grammar.of_fields(fields))
+        state = self._llm42_grammar_masks.prepare(Grammar.of_fields(fields))
         return list(state) if self.rank == 0 else None
 
-    def _masks(self, steering: Steering | None, so_far: Tensor, start: int) -> Tensor | None:
+    def _llm42_masks(self, steering: Steering | None, so_far: Tensor, start: int) -> Tensor | None:
         if steering is None or steering.grammar is None:
             return None
         assert self._llm42_pass is not None
         output = so_far[steering.prompt_tokens :].tolist()
-        return self._grammars.masks(
+        return self._llm42_grammar_masks.masks(
             steering.grammar, output, start + 1 - steering.prompt_tokens, self._llm42_pass.window
         )
 
     @property
-    def _grammars(self) -> GrammarMasks:
+    def _llm42_grammar_masks(self) -> GrammarMasks:
         if self._llm42_grammars is None:
             self._llm42_grammars = make_grammar_masks(self.model_runner.model_config)
         return self._llm42_grammars
