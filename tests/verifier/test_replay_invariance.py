@@ -104,7 +104,7 @@ def test_a_stale_page_does_not_matter(lab: Lab) -> None:
     reference = lab.logits(PROMPT)
     dirty = lab.prefilled(random_tokens(4 * WINDOW), windows=4)
     clean = lab.sequence(PROMPT)
-    dirty.tokens = clean.tokens
+    dirty.question = clean.question
     for window in range(3):
         lab.run((dirty, window))
     assert lab.run((dirty, 3))[0][: len(reference)] == reference
