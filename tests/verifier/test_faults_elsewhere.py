@@ -22,9 +22,9 @@ from tests.verifier.lab import random_tokens
 ANOTHER_THREAD_COUNT = """
 import json, sys
 from tests.verifier.conftest import verifier_config
-from llm42.verifier.engine import ReplayEngine
+from llm42.verifier.model import ReplayModel
 if __name__ == "__main__":
-    print(json.dumps(ReplayEngine(verifier_config("float32", threads=2), sys.argv[1]).parts))
+    print(json.dumps(ReplayModel(verifier_config("float32", threads=2), sys.argv[1]).parts))
 """
 
 
