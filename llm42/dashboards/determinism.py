@@ -3,8 +3,8 @@
 from functools import partial
 
 from llm42.dashboards.colours import BAD, CALM, GOOD, WARNING
-from llm42.dashboards.panel import Dashboard, Panel, Query, Row
-from llm42.dashboards.promql import each, in_range, matching, quantile, rate, ratio, value
+from llm42.dashboards.panel import Dashboard, Panel, Query, Row, stat
+from llm42.dashboards.promql import each, in_range, matching, quantiles, rate, ratio, value
 from llm42.metrics import router, verifier
 
 _SHORT = '"short", "$1", "fingerprint", "(.{12}).*"'
@@ -12,78 +12,61 @@ _SHORT = '"short", "$1", "fingerprint", "(.{12}).*"'
 _HOLDING = Row(
     "Is it holding?",
     (
-        Panel(
+        stat(
             "Audit mismatches",
             "Answers that their replay did not confirm, in the time shown. Anything but 0: determinism is broken.",
             "none",
-            (Query(in_range(router.AUDITS, outcome="mismatch"), "mismatches"),),
-            kind="stat",
-            width=4,
-            height=5,
+            in_range(router.AUDITS, outcome="mismatch"),
+            "mismatches",
             base=GOOD,
             steps=((1, BAD),),
         ),
-        Panel(
+        stat(
             "Unverified tokens sent",
             "Tokens of deterministic requests that left beyond what was committed, counted at the exit. Always 0.",
             "none",
-            (Query(in_range(router.UNVERIFIED), "tokens"),),
-            kind="stat",
-            width=4,
-            height=5,
+            in_range(router.UNVERIFIED),
+            "tokens",
             base=GOOD,
             steps=((1, BAD),),
         ),
-        Panel(
+        stat(
             "Answers audited",
             "Answers that were replayed again, by another verifier where there is one, and confirmed bit for bit.",
             "none",
-            (Query(in_range(router.AUDITS, outcome="confirmed"), "answers"),),
-            kind="stat",
-            width=4,
-            height=5,
+            in_range(router.AUDITS, outcome="confirmed"),
+            "answers",
             base=CALM,
             decimals=0,
         ),
-        Panel(
+        stat(
             "Fingerprints",
             "What verifiers compute as. One for each application; two while a deploy changes it.",
             "none",
-            (Query(f"count(count by (fingerprint) ({matching(verifier.FINGERPRINT)}))", "fingerprints"),),
-            kind="stat",
-            width=4,
-            height=5,
+            f"count(count by (fingerprint) ({matching(verifier.FINGERPRINT)}))",
+            "fingerprints",
             base=GOOD,
             steps=((2, WARNING),),
         ),
-        Panel(
+        stat(
             "Verifiers refused",
             "Verifiers that were not let in: their kernels failed the start-up audit, or they compute as another pool.",
             "none",
-            (Query(in_range(verifier.REFUSED), "verifiers"),),
-            kind="stat",
-            width=4,
-            height=5,
+            in_range(verifier.REFUSED),
+            "verifiers",
             base=GOOD,
             steps=((1, WARNING),),
         ),
-        Panel(
+        stat(
             "Unverifiable requests",
             "Share of the deterministic requests that found no verifier (503). They fail; they are never answered "
             "unverified.",
             "percentunit",
-            (
-                Query(
-                    ratio(
-                        rate(router.REQUESTS, mode="deterministic", outcome="unverifiable"),
-                        rate(router.REQUESTS, mode="deterministic"),
-                    ),
-                    "unverifiable",
-                ),
+            ratio(
+                rate(router.REQUESTS, mode="deterministic", outcome="unverifiable"),
+                rate(router.REQUESTS, mode="deterministic"),
             ),
-            kind="stat",
-            width=4,
-            height=5,
+            "unverifiable",
             base=GOOD,
             steps=((0.001, WARNING), (0.01, BAD)),
         ),
@@ -161,16 +144,14 @@ _DRAFTS = Row(
             "Consistent spans that ended in a rollback",
             "How many tokens a draft holds before it goes wrong, where it does.",
             "none",
-            tuple(
-                Query(quantile(router.SPAN, share, end="rollback"), f"p{100 * share:g}") for share in (0.1, 0.5, 0.9)
-            ),
+            quantiles(router.SPAN, (0.1, 0.5, 0.9), end="rollback"),
         ),
         Panel(
             "Run-ahead",
             "How many tokens drafts are ahead of what is committed when a replay is sent. At the limit (run_ahead), "
             "verifiers are the bottleneck.",
             "none",
-            tuple(Query(quantile(router.RUN_AHEAD, share), f"p{100 * share:g}") for share in (0.5, 0.95)),
+            quantiles(router.RUN_AHEAD, (0.5, 0.95)),
         ),
         Panel(
             "Age of uncommitted tokens",
@@ -178,7 +159,7 @@ _DRAFTS = Row(
             "waits now, in any router.",
             "s",
             (
-                *(Query(quantile(router.AGE, share), f"p{100 * share:g}") for share in (0.5, 0.95)),
+                *quantiles(router.AGE, (0.5, 0.95)),
                 Query(value(router.OLDEST, how="max"), "oldest now"),
             ),
             width=24,

@@ -3,8 +3,8 @@
 from functools import partial
 
 from llm42.dashboards.colours import CALM, GOOD, WARNING
-from llm42.dashboards.panel import Dashboard, Panel, Query, Row
-from llm42.dashboards.promql import each, mean, quantile, rate, rate_of, ratio, utilisation, value
+from llm42.dashboards.panel import Dashboard, Panel, Query, Row, stat
+from llm42.dashboards.promql import each, mean, quantile, quantiles, rate, rate_of, ratio, utilisation, value
 from llm42.metrics import Histogram, fastpath, router, verifier
 
 _MODES = ("deterministic", "ordinary")
@@ -16,15 +16,14 @@ def _replicas(deployment: str) -> str:
 
 def _overhead(metric: Histogram, what: str) -> Panel:
     deterministic, ordinary = (mean(metric, mode=mode) for mode in _MODES)
-    return Panel(
+    return stat(
         f"{what}: overhead",
         f"{what} of deterministic requests against that of ordinary ones in the same time, means: 0 % is no overhead. "
         "Only as fair as their prompts and lengths are alike.",
         "percentunit",
-        (Query(f"({deterministic}) / ({ordinary}) - 1", "overhead"),),
-        kind="stat",
+        f"({deterministic}) / ({ordinary}) - 1",
+        "overhead",
         width=6,
-        height=5,
         base=GOOD,
         steps=((0.5, CALM), (2, WARNING)),
         decimals=0,
@@ -46,14 +45,13 @@ _CLIENTS = Row(
         _overhead(router.FIRST_TOKEN, "Time to first token"),
         _overhead(router.OUTPUT_TOKEN, "Time per output token"),
         _overhead(router.REQUEST, "Request time"),
-        Panel(
+        stat(
             "Deterministic share",
             "Of the tokens on their way to clients.",
             "percentunit",
-            (Query(ratio(rate(router.OUTPUT, mode="deterministic"), rate(router.OUTPUT)), "deterministic"),),
-            kind="stat",
+            ratio(rate(router.OUTPUT, mode="deterministic"), rate(router.OUTPUT)),
+            "deterministic",
             width=6,
-            height=5,
             base=CALM,
             decimals=0,
         ),
@@ -96,7 +94,7 @@ _VERIFIERS = Row(
             "Queue wait",
             "How long replays wait for their first row. Seconds here mean that the pool is too small.",
             "s",
-            tuple(Query(quantile(verifier.WAIT_SECONDS, share), f"p{100 * share:g}") for share in (0.5, 0.95, 0.99)),
+            quantiles(verifier.WAIT_SECONDS, (0.5, 0.95, 0.99)),
         ),
         Panel(
             "Replays in the verifiers",
@@ -109,7 +107,7 @@ _VERIFIERS = Row(
             "Replays as routers see them",
             "From the question to a trustworthy answer, all tries together: queue, pass, and the way there and back.",
             "s",
-            tuple(Query(quantile(router.REPLAY_SECONDS, share), f"p{100 * share:g}") for share in (0.5, 0.95)),
+            quantiles(router.REPLAY_SECONDS, (0.5, 0.95)),
         ),
         Panel(
             "Passes",
@@ -122,7 +120,7 @@ _VERIFIERS = Row(
             "Pass time",
             "All passes have the same shape, so this is flat where nothing else computes on the device.",
             "s",
-            tuple(Query(quantile(verifier.PASS_SECONDS, share), f"p{100 * share:g}") for share in (0.5, 0.95)),
+            quantiles(verifier.PASS_SECONDS, (0.5, 0.95)),
         ),
         Panel(
             "Where a pass's time goes",

@@ -44,6 +44,23 @@ class Panel:
         return f"{self.says} Metrics: {', '.join(f'`{name}`' for name in self.metrics)}."
 
 
+def stat(
+    title: str,
+    says: str,
+    unit: str,
+    expr: str,
+    legend: str,
+    *,
+    width: int = 4,
+    base: str = "text",
+    steps: tuple[tuple[float, str], ...] = (),
+    decimals: int | None = None,
+) -> Panel:
+    """One number, and how it has moved."""
+    queries = (Query(expr, legend),)
+    return Panel(title, says, unit, queries, "stat", width, height=5, base=base, steps=steps, decimals=decimals)
+
+
 @dataclass(frozen=True)
 class Row:
     title: str

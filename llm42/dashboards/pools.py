@@ -1,8 +1,8 @@
 """Who is there, who is ill, and which pool is the bottleneck."""
 
 from llm42.dashboards.colours import BAD, GOOD, WARNING
-from llm42.dashboards.panel import Dashboard, Panel, Query, Row
-from llm42.dashboards.promql import each, engine, in_range, matching, quantile, rate, ratio, utilisation, value
+from llm42.dashboards.panel import Dashboard, Panel, Query, Row, stat
+from llm42.dashboards.promql import each, engine, in_range, matching, quantiles, rate, ratio, utilisation, value
 from llm42.metrics import router, verifier
 
 _HEALTHY, _STARTS = "ray_serve_deployment_replica_healthy", "ray_serve_deployment_replica_starts_total"
@@ -35,59 +35,46 @@ _REPLICAS = Row(
     "Replicas",
     (
         *(
-            Panel(
+            stat(
                 f"{deployment} replicas",
                 f"Healthy replicas of the {deployment} deployment.",
                 "none",
-                (Query(value(_HEALTHY, deployment=deployment), deployment),),
-                kind="stat",
-                width=4,
-                height=5,
+                value(_HEALTHY, deployment=deployment),
+                deployment,
                 base=BAD,
                 steps=((1, GOOD),),
             )
             for deployment in ("Router", "FastPath", "Verifier")
         ),
-        Panel(
+        stat(
             "Replays tried again",
             "In the time shown: verifiers that died, were busy, or failed.",
             "none",
-            (Query(in_range(router.FAILOVERS), "calls"),),
-            kind="stat",
+            in_range(router.FAILOVERS),
+            "calls",
             decimals=0,
-            width=4,
-            height=5,
             base=GOOD,
             steps=((1, WARNING),),
         ),
-        Panel(
+        stat(
             "Drafts lost",
             "In the time shown: drafters that died or fell silent under a deterministic request.",
             "none",
-            (Query(in_range(router.DRAFTS_LOST), "drafts"),),
-            kind="stat",
+            in_range(router.DRAFTS_LOST),
+            "drafts",
             decimals=0,
-            width=4,
-            height=5,
             base=GOOD,
             steps=((1, WARNING),),
         ),
-        Panel(
+        stat(
             "Start-up audit",
             "Time that a verifier's start-up audit takes, mean: a part of how long a replacement is away.",
             "s",
-            (
-                Query(
-                    ratio(
-                        f"sum({matching(verifier.AUDIT_SECONDS, '_sum')})",
-                        f"sum({matching(verifier.AUDIT_SECONDS, '_count')})",
-                    ),
-                    "audit",
-                ),
+            ratio(
+                f"sum({matching(verifier.AUDIT_SECONDS, '_sum')})",
+                f"sum({matching(verifier.AUDIT_SECONDS, '_count')})",
             ),
-            kind="stat",
-            width=4,
-            height=5,
+            "audit",
             decimals=1,
         ),
         Panel(
@@ -130,7 +117,7 @@ _REPLICAS = Row(
             "Event loop lag of the routers",
             "How late their event loops wake up. Steadily above some 50 ms: add routers.",
             "ms",
-            tuple(Query(quantile(_LAG, share, deployment="Router"), f"p{100 * share:g}") for share in (0.5, 0.99)),
+            quantiles(_LAG, (0.5, 0.99), deployment="Router"),
         ),
     ),
 )

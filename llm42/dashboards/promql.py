@@ -1,6 +1,6 @@
 """PromQL as the dashboards speak it. Every expression is filtered by the dashboards' variables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from llm42.dashboards.panel import Query
 from llm42.metrics import Counter, Gauge, Histogram, Metric, fastpath, verifier
@@ -49,13 +49,18 @@ def in_range(metric: Counter, **labels: str) -> str:
 
 
 def mean(metric: Histogram, by: str = "", **labels: str) -> str:
-    return f"{rate_of(metric, 'sum', by, **labels)} / {rate_of(metric, 'count', by, **labels)}"
+    return ratio(rate_of(metric, "sum", by, **labels), rate_of(metric, "count", by, **labels))
 
 
 def quantile(metric: Histogram | str, share: float, by: str = "", **labels: str) -> str:
     by = f"le, {by}" if by else "le"
     buckets = matching(metric, "_bucket", **labels)
     return f"histogram_quantile({share:g}, sum by ({by}) (rate({buckets}[$__rate_interval])))"
+
+
+def quantiles(metric: Histogram | str, shares: Sequence[float], **labels: str) -> tuple[Query, ...]:
+    """A query for each of ``shares``."""
+    return tuple(Query(quantile(metric, share, **labels), f"p{100 * share:g}") for share in shares)
 
 
 def ratio(part: str, whole: str) -> str:
