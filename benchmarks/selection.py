@@ -11,10 +11,9 @@ Milliseconds of CPU time, medians. `window` is `select` of [window, vocabulary];
 import argparse
 import json
 import os
-import statistics
-import time
-from collections.abc import Callable
 from typing import Any
+
+from cpu_time import milliseconds
 
 SELECTIONS = {
     "greedy": (0.0, 1.0, 0, 0.0),
@@ -59,16 +58,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             row = milliseconds(lambda: choose(wide[:1], selection, 32), options.repeats)  # noqa: B023
             result[f"{kind}, {name}"] = {"window": window, "row": row}
     return result
-
-
-def milliseconds(work: Callable[[], object], repeats: int) -> float:
-    work()
-    spent = []
-    for _ in range(repeats):
-        began = time.thread_time()
-        work()
-        spent.append(time.thread_time() - began)
-    return round(statistics.median(spent) * 1e3, 2)
 
 
 def model_logits(model: str, dtype: str, window: int) -> Any:

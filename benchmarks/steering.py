@@ -10,10 +10,9 @@ Milliseconds of CPU time, medians. `window` is `steer` of [window, vocabulary]; 
 import argparse
 import json
 import os
-import statistics
-import time
-from collections.abc import Callable
 from typing import Any
+
+from cpu_time import milliseconds
 
 PENALTIES = {"presence_penalty": 0.5, "frequency_penalty": 0.2}
 
@@ -73,16 +72,6 @@ def steerings(prompt_tokens: int, vocabulary: int) -> dict[str, Any]:
         "half of the ids allowed": Steering(prompt_tokens, allowed=tuple(range(0, vocabulary, 2))),
         "grammar": Steering(prompt_tokens, grammar=Grammar("json_object", "")),
     }
-
-
-def milliseconds(work: Callable[[], object], repeats: int) -> float:
-    work()
-    spent = []
-    for _ in range(repeats):
-        began = time.thread_time()
-        work()
-        spent.append(time.thread_time() - began)
-    return round(statistics.median(spent) * 1e3, 2)
 
 
 if __name__ == "__main__":

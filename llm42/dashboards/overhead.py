@@ -1,13 +1,14 @@
 """What determinism costs, and where."""
 
 from functools import partial
+from typing import get_args
 
 from llm42.dashboards.colours import CALM, GOOD, WARNING
 from llm42.dashboards.panel import Dashboard, Panel, Query, Row, stat
 from llm42.dashboards.promql import each, mean, quantile, quantiles, rate, rate_of, ratio, utilisation, value
 from llm42.metrics import Histogram, fastpath, router, verifier
 
-_MODES = ("deterministic", "ordinary")
+_MODES = get_args(router.Mode)
 
 
 def _replicas(deployment: str) -> str:

@@ -114,12 +114,11 @@ class _Draft:
         if steering is None:
             return choose(row, self._selection, length - 1)[0]
         del self._tokens[length:]  # a choice that vLLM has thrown away, as it does while a prompt is in pieces
-        masks = None
+        selection, masks = self._selection, None
         if steering.grammar is not None:
             masks = self._masks(steering, steering.grammar, grammars)
-        if masks is None:  # not compiled yet, and no step shall wait for it
-            steering = replace(steering, grammar=None)
-        selection = replace(self._selection, steering=steering)
+            if masks is None:  # not compiled yet, and no step shall wait for it
+                selection = replace(selection, steering=replace(steering, grammar=None))
         token, _ = choose(row, selection, length - 1, torch.tensor(self._tokens), masks)
         self._tokens.append(int(token))
         return token

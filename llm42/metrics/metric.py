@@ -6,7 +6,7 @@ Ray takes some 15 µs for a record, so counters add up in this process and hand 
 
 import itertools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -71,14 +71,11 @@ class Counter(Metric):
             start_at_zero(self._instrument, dict(zip(self.labels, values, strict=True)))
 
     def report(self) -> None:
-        for values, amount in self._taken():
-            self._instrument.inc(amount, tags=dict(zip(self.labels, values, strict=True)))
-
-    def _taken(self) -> Iterator[tuple[Labels, float]]:
         with self._lock:
-            taken = list(self._pending.items())
+            pending = dict(self._pending)
             self._pending.clear()
-        yield from taken
+        for values, amount in pending.items():
+            self._instrument.inc(amount, tags=dict(zip(self.labels, values, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)

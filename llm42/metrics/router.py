@@ -10,14 +10,16 @@ from llm42.metrics.reporter import Reporter
 Mode = Literal["deterministic", "ordinary"]
 Outcome = Literal["finished", "stopped", "unverifiable", "refused", "error"]
 
-_MODE = {"mode": ("deterministic", "ordinary")}
+Audited = Literal["confirmed", "mismatch", "skipped", "unanswered"]
+
+_MODE = {"mode": get_args(Mode)}
 
 REQUESTS = Counter(
     "llm42_requests",
     "requests",
     "Requests that have ended, one for each choice. stopped: by a stop string, or the client left; unverifiable: no "
     "verifier answered (503); refused: a verifier will never answer it (400); error: the engine was lost, or a bug.",
-    {**_MODE, "outcome": ("finished", "stopped", "unverifiable", "refused", "error")},
+    {**_MODE, "outcome": get_args(Outcome)},
 )
 RUNNING = Gauge("llm42_requests_running", "requests", "Requests in the router now.", _MODE)
 FIRST_TOKEN = Histogram(
@@ -106,7 +108,7 @@ AUDITS = Counter(
     "llm42_audits",
     "answers",
     "Answers replayed again. mismatch: determinism is broken; skipped: too many at once; unanswered: no verifier did.",
-    {"outcome": ("confirmed", "mismatch", "skipped", "unanswered")},
+    {"outcome": get_args(Audited)},
 )
 
 METRICS = tuple(value for value in vars().values() if isinstance(value, Counter | Gauge | Histogram))
@@ -144,7 +146,7 @@ class RouterMetrics:
         FAILOVERS.add(reason=_REASONS.get(type(error).__name__, "died"))
         logger.warning("replay tried again: %s: %s", type(error).__name__, error)
 
-    def audited(self, outcome: Literal["confirmed", "mismatch", "skipped", "unanswered"], reason: str = "") -> None:
+    def audited(self, outcome: Audited, reason: str = "") -> None:
         AUDITS.add(outcome=outcome)
         if outcome == "mismatch":
             logger.critical("DETERMINISM IS BROKEN: %s", reason)

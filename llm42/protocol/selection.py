@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from llm42.protocol.steering import Steering
+from llm42.protocol.steering import Grammar, Steering
 
 SEEDS = 2**64
 """Seeds are unsigned 64-bit; an API's signed ones are taken modulo this."""
@@ -56,6 +56,11 @@ class Selection:
     @property
     def greedy(self) -> bool:
         return self.temperature == 0
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """That of its steering, if any."""
+        return None if self.steering is None else self.steering.grammar
 
     @property
     def fields(self) -> list[Any]:

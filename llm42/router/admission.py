@@ -150,11 +150,12 @@ def _samples(body: Mapping[str, Any], generation_config: Mapping[str, Any]) -> b
 
 
 def _require_verifiable(body: Mapping[str, Any], endpoint: Endpoint, generation_config: Mapping[str, Any]) -> None:
+    samples = _samples(body, generation_config)
     for name in sorted(body):
         value = body[name]
         if value is None or name == FLAG or value in _NEUTRAL.get(name, ()):
             continue
-        remedy = _remedy(name, value, endpoint, _samples(body, generation_config))
+        remedy = _remedy(name, value, endpoint, samples)
         if remedy is not None:
             raise _unverified(name, value, remedy)
     extra = body.get("vllm_xargs")

@@ -97,9 +97,8 @@ class ReplayEngine:
                 f"verifiers' model (digest {request.text}, not {self._text}): see GET /fingerprint for theirs"
             )
         job = self._job(request)
-        steering = request.question.selection.steering
-        if steering is not None and steering.grammar is not None:
-            await self._prepare(steering.grammar)
+        if (grammar := request.question.selection.grammar) is not None:
+            await self._prepare(grammar)
         self._scheduler.submit(job)
         answer: asyncio.Future[ReplayReply] = asyncio.get_running_loop().create_future()
         self._answers[job] = answer
