@@ -25,8 +25,8 @@ def arguments(model: str, kv_mib: int) -> dict[str, Any]:
             "threads": 2,
             "num_cpus": 0.5,
             "engine": engine,
-            # oneDNN keeps compiled code for 1024 shapes, and each batch is a new one: that looks like a leak. And threads
-            # that spin while they wait take the core that a verifier needs.
+            # oneDNN keeps compiled code for 1024 shapes, and each batch is a new one: that looks like a leak.
+            # Threads that spin while they wait take the core that a verifier needs.
             "env": {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "OMP_WAIT_POLICY": "passive"},
         },
         "verifier": {"num_cpus": 0.5, "engine": engine},
