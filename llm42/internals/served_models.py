@@ -30,8 +30,7 @@ def _model_reasons(model: Any) -> list[str]:
         "it has recurrent (Mamba-like) layers": model.is_hybrid or model.has_inner_state,
         "it uses multi-dimensional positions (M-RoPE)": model.uses_mrope,
         "it does not generate text": model.runner_type != "generate",
-        # Expert loads and activation scales may follow the other slots of a pass; not audited yet.
-        "it is a mixture of experts": model.is_moe,
+        # Activation scales may follow the other slots of a pass; no model of the kind has been audited yet.
         "it is quantised": model.quantization is not None,
     }
     return [reason for reason, present in traits.items() if present]

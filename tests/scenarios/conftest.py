@@ -15,22 +15,25 @@ __all__ = ["cluster", "ray_and_serve"]
 Ask = Callable[[Cluster], AbstractAsyncContextManager[Sides]]
 
 
+@asynccontextmanager
+async def asking(
+    url: str, first: dict[bool, dict[Request, Answer]], fingerprints: set[str | None]
+) -> AsyncIterator[Sides]:
+    """Both ways to ask a server; see :class:`Side` for ``first`` and ``fingerprints``."""
+    deterministic, ordinary = (
+        Side(url, deterministic=flag, first=first.setdefault(flag, {}), fingerprints=fingerprints)
+        for flag in (True, False)
+    )
+    async with deterministic.openai, ordinary.openai:
+        yield Sides(deterministic, ordinary, fingerprints)
+
+
 @pytest.fixture(scope="session")
 def ask_of() -> Ask:
     """Both ways to ask a cluster. The answers that count are those of the whole run, whatever is deployed meanwhile."""
-    first: dict[bool, dict[Request, Answer]] = {True: {}, False: {}}
+    first: dict[bool, dict[Request, Answer]] = {}
     fingerprints: set[str | None] = set()
-
-    @asynccontextmanager
-    async def asking(cluster: Cluster) -> AsyncIterator[Sides]:
-        deterministic, ordinary = (
-            Side(cluster.url, deterministic=flag, first=first[flag], fingerprints=fingerprints)
-            for flag in (True, False)
-        )
-        async with deterministic.openai, ordinary.openai:
-            yield Sides(deterministic, ordinary, fingerprints)
-
-    return asking
+    return lambda cluster: asking(cluster.url, first, fingerprints)
 
 
 @pytest.fixture

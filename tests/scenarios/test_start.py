@@ -27,31 +27,6 @@ def empty(ray_and_serve: Cluster) -> Iterator[Cluster]:
     ray_and_serve.clear()
 
 
-@pytest.fixture(scope="module")
-def mixture(tiny_path: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A random mixture of four experts that speaks the test model's tokens."""
-    import torch
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    directory = tmp_path_factory.mktemp("mixture")
-    config = MixtralConfig(
-        vocab_size=49152,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        head_dim=32,
-        num_local_experts=4,
-        sliding_window=None,
-        max_position_embeddings=1024,
-    )
-    MixtralForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copyfile(Path(tiny_path) / name, directory / name)
-    return str(directory)
-
-
 def changed(model: str, tmp: Path, **fields: Any) -> str:
     """The model under another ``config.json``."""
     shutil.copytree(model, tmp, dirs_exist_ok=True)
@@ -72,11 +47,6 @@ async def require_refused(cluster: Cluster, args: dict[str, Any], reason: str) -
         while reason not in (told := str(serve.status().applications.get(APP))):
             assert "status=<ApplicationStatus.RUNNING" not in told
             await asyncio.sleep(1)
-
-
-async def test_moe_combine_differs(empty: Cluster, mixture: str) -> None:
-    """vllm#45683: a mixture's answer depends on which other tokens its experts got. Not served yet."""
-    await require_refused(empty, {**TINY, "model": mixture}, "it is a mixture of experts")
 
 
 async def test_speculating_verifier_differs(empty: Cluster) -> None:
