@@ -1,0 +1,89 @@
+"""A verifier: the real scheduler, window cache and jobs, with a clock and a script in place of the model."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+import simpy
+
+from llm42.plan.fleet import Fleet
+from llm42.plan.ledger import Ledger
+from llm42.plan.page_store import PageStore
+from llm42.plan.step_times import StepTimes
+from llm42.protocol import Question, ReplayReply
+from llm42.verifier.jobs import Job
+from llm42.verifier.pages import PageCache
+from llm42.verifier.passes import Pass, PassOutput, RowOutput
+from llm42.verifier.scheduler import Scheduler
+from llm42.verifier.usage import use_of
+
+FINGERPRINT = "plan"
+_WORD = 4  # bytes of an int32 or an fp32
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    canonical: bytes
+    """Packed tokens of the whole request."""
+    answer: Callable[[ReplayReply], None]
+
+
+class VerifierEngine:
+    """Its pass loop is that of :class:`llm42.verifier.engine.ReplayEngine`: the next pass is planned while one runs."""
+
+    def __init__(self, env: simpy.Environment, name: str, fleet: Fleet, times: StepTimes, ledger: Ledger) -> None:
+        self.name = name
+        self.load = 0
+        """Replays on the way here, waiting and running; kept by the router."""
+        self._env = env
+        self._shape = fleet.shape
+        self._times = times.replay_of(self._shape.rows, self._shape.window)
+        self._ledger = ledger
+        pages = PageStore(fleet.verifier_kv_tokens // self._shape.block)
+        self._cache = PageCache(pages, self._shape.block, FINGERPRINT)
+        self._scheduler = Scheduler(self._shape, self._cache, fleet.max_queued)
+        self._asked: dict[Job, _Asked] = {}
+        self._next = self._scheduler.plan()
+        self._work = env.event()
+        env.process(self._run_passes())
+
+    def submit(self, question: Question, canonical: bytes, answer: Callable[[ReplayReply], None]) -> None:
+        """Raises VerifierBusy if the queue is full."""
+        job = Job(self._shape, question, self._cache.keys(question.tokens), submitted=self._env.now)
+        self._scheduler.submit(job)
+        self._asked[job] = _Asked(canonical, answer)
+        self._plan()
+
+    def _plan(self) -> None:
+        self._next = self._scheduler.plan()
+        if self._next.rows and not self._work.triggered:
+            self._work.succeed()
+
+    def _run_passes(self) -> Generator[simpy.Event, None, None]:
+        while True:
+            if not self._next.rows:
+                self._work = self._env.event()
+                yield self._work
+            current, began = self._next, self._env.now
+            use = use_of(current)
+            self._scheduler.begin(current)
+            self._plan()
+            yield self._env.timeout(self._times.pass_s + self._times.asked_row_s * len(current.input.asked))
+            self._ledger.work("verifier", began, self._env.now)
+            self._ledger.work("rows", began, self._env.now, len(current.rows) / self._shape.rows)
+            self._ledger.used(use)
+            done = self._scheduler.end(current, self._compute(current))
+            if self._next.idle_rows:
+                self._plan()
+            for job in done:
+                asked = self._asked.pop(job)
+                asked.answer(ReplayReply(FINGERPRINT, job.question.digest, job.scores, self._next.idle_rows, self.name))
+
+    def _compute(self, current: Pass) -> PassOutput:
+        """What the model would say: the script, for each slot of each asked row."""
+        return PassOutput([self._row(self._asked[row.job].canonical, row.window) for row in current.rows if row.asked])
+
+    def _row(self, canonical: bytes, window: int) -> RowOutput:
+        wide = self._shape.window * _WORD
+        start = window * wide + _WORD
+        tokens = canonical[start : start + wide].ljust(wide, b"\0")
+        return RowOutput(tokens, bytes(wide), bytes(wide), b"\1" * self._shape.window, b"", b"")
