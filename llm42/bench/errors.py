@@ -1,0 +1,5 @@
+"""What stops a run."""
+
+
+class BenchError(Exception):
+    """It cannot go on; the message says why, and what to do."""
