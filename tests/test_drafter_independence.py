@@ -28,6 +28,7 @@ from llm42.protocol import (
 from llm42.verifier.engine import ReplayEngine
 
 VOCABULARY = 49152
+LENGTH = 40
 PROMPTS = [random.Random(length).choices(range(3, VOCABULARY), k=length) for length in (5, 31, 64, 130)]
 
 pytestmark = pytest.mark.timeout(400)
@@ -59,8 +60,8 @@ def config(dtype: str, window: int = 32, rows: int = 4) -> Config:
 
 
 @asynccontextmanager
-async def verifier(tiny_path: str, window: int, rows: int) -> AsyncIterator[ReplayEngine]:
-    engine = ReplayEngine(config("bfloat16", window, rows), tiny_path)
+async def verifier(path: str, window: int, rows: int, dtype: str = "bfloat16") -> AsyncIterator[ReplayEngine]:
+    engine = ReplayEngine(config(dtype, window, rows), path)
     yield engine
     await engine.close()
 
@@ -160,10 +161,19 @@ async def generate_all(
     return [output for output, _ in done], [stats for _, stats in done]
 
 
-@pytest.mark.parametrize(("window", "rows"), [(32, 4), (32, 1), (64, 2), pytest.param(16, 4, marks=pytest.mark.slow)])
-async def test_drafter_independence(tiny_path: str, window: int, rows: int) -> None:
-    async with verifier(tiny_path, window, rows) as engine:
-        canonical, alone = await generate_all(engine, 48, [None] * 4)
+@pytest.mark.parametrize(
+    ("window", "rows", "dtype"),
+    [
+        (32, 4, "bfloat16"),
+        (32, 1, "float32"),
+        (64, 2, "float32"),
+        pytest.param(64, 2, "bfloat16", marks=pytest.mark.slow),
+        pytest.param(16, 4, "bfloat16", marks=pytest.mark.slow),
+    ],
+)
+async def test_drafter_independence(tiny_path: str, window: int, rows: int, dtype: str) -> None:
+    async with verifier(tiny_path, window, rows, dtype) as engine:
+        canonical, alone = await generate_all(engine, LENGTH, [None] * 4)
         assert {stats.rollbacks for stats in alone} == {0}
         adversaries = [adversary(prompt, output, window) for prompt, output in zip(PROMPTS, canonical, strict=True)]
         for name, drafters in (
@@ -172,7 +182,7 @@ async def test_drafter_independence(tiny_path: str, window: int, rows: int) -> N
             ("right until the last slot", adversaries),
             ("one of each", [at_random, None, constant, adversaries[3]]),
         ):
-            outputs, stats = await generate_all(engine, 48, drafters)
+            outputs, stats = await generate_all(engine, LENGTH, drafters)
             assert outputs == canonical, name
             assert sum(each.rollbacks for each in stats) > 0, name
 

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.client import Answer, Client, random_prompt
 from tests.e2e.cluster import Cluster
 
-PROMPTS = [random_prompt(seed, 8 + 11 * seed) for seed in range(24)]
+PROMPTS = [random_prompt(seed, 8 + 11 * seed) for seed in range(8, 24)]
 MAX_TOKENS = 64
 ROLLBACKS = "ray_llm42_rollbacks_total"
 

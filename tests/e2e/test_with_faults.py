@@ -1,4 +1,4 @@
-"""The most telling faults of `make faults`, for every run of the tests."""
+"""The most telling fault of `make faults`, for every run of the tests; kills are in test_kill.py."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.faults.orders import Orders
 from tests.faults.suite import run
 from tests.faults.system import System, arguments
 
-SHORT = [fault for fault in FAULTS if fault.name in ("digest", "kill-both")]
+SHORT = [fault for fault in FAULTS if fault.name == "digest"]
 
 pytestmark = pytest.mark.timeout(600)
 
