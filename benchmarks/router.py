@@ -20,6 +20,7 @@ from llm42.protocol import Scores
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
+from opentelemetry.sdk.trace import TracerProvider
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 
 from llm42.config import Config
@@ -27,7 +28,9 @@ from llm42.internals.frontend import make_frontend
 from llm42.models import tiny_model
 from llm42.protocol import ReplayReply, ReplayRequest
 from llm42.router.core import RouterCore
-from llm42.router.middleware import DeterminismMiddleware
+from llm42.router.quota import Quotas
+from llm42.router.stack import in_front_of
+from llm42.tracing.spans import SpanTracing
 
 STEP_S = 0.005
 
@@ -66,17 +69,16 @@ class ScriptedHub:
 
 
 class ScriptedVerifiers:
-    async def replay(self, request: ReplayRequest, prefer: str | None, pin: Any) -> ReplayReply:
+    async def replay(self, request: ReplayRequest, prefer: str | None, pin: Any, retried: Any) -> ReplayReply:
         await asyncio.sleep(2 * STEP_S)
         count, start = request.question.count, request.question.start
         tokens = [scripted(start + 1 + i) for i in range(count)]
         logprobs = array("f", [-1.0] * count).tobytes()
+        pin.fingerprint = "f"
         return ReplayReply("f", request.question.digest, Scores(tokens, logprobs, [1] * count), 0)
 
-
-class Silent:
-    def request_done(self, stats: Any, outcome: str) -> None:
-        assert outcome == "finished", outcome
+    async def describe(self) -> dict[str, Any]:
+        return {"fingerprint": "f"}
 
 
 async def post(app: Any, body: dict[str, Any]) -> int:
@@ -119,13 +121,24 @@ async def post(app: Any, body: dict[str, Any]) -> int:
 
 async def measure(requests: int, tokens: int) -> dict[str, Any]:
     results = {}
-    for name, deterministic, wrong in (("ordinary", False, 0), ("deterministic", True, 0), ("rollbacks", True, 2)):
+    for name, deterministic, wrong in (
+        ("ordinary", False, 0),
+        ("deterministic", True, 0),
+        ("rollbacks", True, 2),
+        ("traced", True, 2),  # spans are made, and go nowhere
+    ):
         hub: Any = ScriptedHub(wrong)
-        core: Any = RouterCore(Config(model="tiny"), hub, ScriptedVerifiers(), Silent())  # type: ignore[arg-type]
+        verifiers: Any = ScriptedVerifiers()
+        metrics: Any = None
+        config = Config.model_validate({"model": "tiny", "audit": {"share": 0}})
+        core: Any = RouterCore(config, hub, verifiers, metrics)
+        if name == "traced":
+            core.tracing = SpanTracing(TracerProvider(shutdown_on_exit=False))
         arguments = ["--model", str(tiny_model()), "--served-model-name", "m", "--enforce-eager", "--disable-log-stats"]
         frontend = await make_frontend(core, [*arguments, "--max-model-len", "4096"], window_size=32)
-        core.fail = frontend.fail
-        app = DeterminismMiddleware(frontend.app, "off", {})
+        core.fail, core.structured_outputs = frontend.fail, frontend.structured_outputs
+        quotas = Quotas(config.router.quota, 0, lambda _: None)
+        app = in_front_of(frontend.app, config, [], frontend.generation_config, verifiers, quotas)
         playing = asyncio.create_task(hub.play())
         body = {"model": "m", "prompt": "x " * 50, "max_tokens": tokens, "temperature": 0, "stream": True}
         body |= {"ignore_eos": True, "is_deterministic": deterministic}

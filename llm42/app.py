@@ -1,6 +1,7 @@
 """The Serve application: ``import_path: llm42.app:build`` in a Serve YAML, with a :class:`Config` as ``args``."""
 
 import logging
+import os
 import uuid
 from typing import Any
 
@@ -19,6 +20,7 @@ from llm42.models import resolve_model
 from llm42.preflight import require_servable
 from llm42.resources import actor_resources, may_grow, require_resources
 from llm42.router.deployment import Router
+from llm42.router.keys import read_keys
 from llm42.router.overload import RETRY_AFTER_S
 from llm42.verifier.deployment import Verifier
 from llm42.verifier.settings import verifier_env
@@ -35,6 +37,7 @@ def build(args: dict[str, Any]) -> Application:
     """The builder that `serve run` calls. Everything that can be refused before a model is loaded is refused here."""
     require_ray()
     config = read_config(args)
+    read_keys(config.router, os.environ)
     cluster = ray.cluster_resources()
     gpus = cluster.get("GPU", 0) > 0
     verifier_on_gpu = actor_resources(config.verifier, gpus=gpus)["num_gpus"] > 0

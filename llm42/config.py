@@ -4,6 +4,7 @@ Only what can be judged without loading a model is judged here; what needs the m
 judged by :mod:`llm42.preflight` before a replica starts.
 """
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -69,6 +70,23 @@ class Verifier(Pool):
     )
 
 
+class Quota(Frozen):
+    """What one API key may ask of the verifiers, in each router; without keys, all clients together."""
+
+    deterministic_requests: int | None = Field(
+        None,
+        ge=1,
+        description="Deterministic answers of one API key that one router works on at a time (a request's prompts "
+        "times its `n`), replayed receipts included; one more is refused with a 429. By default no limit.",
+    )
+    deterministic_tokens_per_minute: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens, prompts included, of one API key's deterministic answers in one router; once they are "
+        "used up, its deterministic requests are refused with a 429. By default no limit.",
+    )
+
+
 class Router(Frozen):
     """The HTTP ingress."""
 
@@ -76,6 +94,13 @@ class Router(Frozen):
     max_requests: int = Field(
         512, ge=1, description="Requests in one router at a time; one more is answered with a 503."
     )
+    api_keys_file: str | None = Field(
+        None,
+        min_length=1,
+        description="File with the API keys, one a line, on each node where a router may be; everything but `/health` "
+        "then wants one. By default the key in the environment variable VLLM_API_KEY, or none is asked for.",
+    )
+    quota: Quota = Field(default_factory=Quota)
     arguments: list[str] = Field(
         default_factory=list, description="Further arguments of `vllm serve` for the OpenAI frontend."
     )
@@ -119,6 +144,28 @@ class Audit(Frozen):
     )
 
 
+class Traces(Frozen):
+    """OpenTelemetry spans of deterministic requests. All else is settled by the standard `OTEL_*` variables."""
+
+    endpoint: str | None = Field(
+        None,
+        description="OTLP collector that gets the spans of deterministic requests, such as `http://collector:4318`. By "
+        "default there are none.",
+    )
+    protocol: Literal["http/protobuf", "grpc"] = Field(
+        "http/protobuf", description="Of the collector at that port: usually http/protobuf at 4318, grpc at 4317."
+    )
+
+    @model_validator(mode="after")
+    def _endpoint_is_an_address(self) -> "Traces":
+        if self.endpoint is not None and not re.fullmatch(r"https?://[^\s/]+/?", self.endpoint):
+            raise ValueError(
+                f"endpoint is {self.endpoint!r}, not the address of a collector: make it one such as "
+                "http://collector:4318, without a path"
+            )
+        return self
+
+
 class Config(Frozen):
     """Everything that `serve run` reads from ``args``."""
 
@@ -144,6 +191,7 @@ class Config(Frozen):
     router: Router = Field(default_factory=Router)
     timeouts: Timeouts = Field(default_factory=Timeouts)
     audit: Audit = Field(default_factory=Audit)
+    traces: Traces = Field(default_factory=Traces)
 
     @model_validator(mode="before")
     @classmethod
@@ -187,8 +235,14 @@ class Config(Frozen):
                 "and ordinary answers early; set `max_model_len` at the top of the configuration"
             )
         for argument in self.router.arguments:
-            if argument.partition("=")[0].replace("_", "-") in _NOT_THE_ROUTERS:
+            name = argument.partition("=")[0].replace("_", "-")
+            if name in _NOT_THE_ROUTERS:
                 raise ValueError(f"router.arguments must not set {argument}: the configuration has a field for it")
+            if name == "--api-key":
+                raise ValueError(
+                    "router.arguments must not set --api-key: whoever reads the configuration would have the key; put "
+                    "it into a file, and set router.api_keys_file"
+                )
         return self
 
     @model_validator(mode="after")
@@ -223,9 +277,14 @@ def read_config(args: dict[str, Any]) -> Config:
     try:
         return Config.model_validate(args)
     except ValidationError as error:
-        lines = []
-        for problem in error.errors():
-            name = ".".join(str(part) for part in problem["loc"]) or "args"
-            given = "" if problem["type"] in ("missing", "value_error") else f" (got {problem['input']!r})"
-            lines.append(f"  {name}: {problem['msg']}{given}")
-        raise ValueError("the configuration is wrong:\n" + "\n".join(lines)) from None
+        raise ValueError(f"the configuration is wrong:\n{wrong_fields(error)}") from None
+
+
+def wrong_fields(error: ValidationError) -> str:
+    """One line for each wrong field: its name, what it is, and what would be right."""
+    lines = []
+    for problem in error.errors():
+        name = ".".join(str(part) for part in problem["loc"]) or "args"
+        given = "" if problem["type"] in ("missing", "value_error") else f" (got {problem['input']!r})"
+        lines.append(f"  {name}: {problem['msg']}{given}")
+    return "\n".join(lines)

@@ -7,9 +7,11 @@ import typer
 
 from llm42.cli.audit import audit
 from llm42.cli.batch import batch
+from llm42.cli.bench import bench
 from llm42.cli.check import check
 from llm42.cli.fingerprint import fingerprint
 from llm42.cli.model import model
+from llm42.cli.plan import plan
 from llm42.cli.receipt import receipt
 from llm42.cli.serve import serve
 
@@ -28,3 +30,5 @@ main.command()(audit)
 main.command()(fingerprint)
 main.add_typer(model, name="model")
 main.add_typer(receipt, name="receipt")
+main.add_typer(bench, name="bench")
+main.add_typer(plan, name="plan")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llm42.cli.check import INTERRUPTED, api_base, finite, header_value
+from llm42.cli.check import INTERRUPTED, ApiKey, api_base, finite
 
 
 def _object(text: str | None) -> str | None:
@@ -47,7 +47,7 @@ def batch(
     expected_fingerprint: Annotated[
         str | None, typer.Option(help="Take answers of this fingerprint only. By default that of the first.")
     ] = None,
-    api_key: Annotated[str | None, typer.Option(callback=header_value, help="Sent as bearer token.")] = None,
+    api_key: ApiKey = None,
     timeout: Annotated[float, typer.Option(min=0.001, callback=finite, help="Seconds for one try.")] = 300.0,
     tries: Annotated[int, typer.Option(min=1, max=1000, help="How often a request is sent while that may help.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a sentence.")] = False,

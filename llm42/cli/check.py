@@ -41,6 +41,13 @@ def header_value(key: str | None) -> str | None:
     return key
 
 
+ApiKey = Annotated[
+    str | None,
+    typer.Option("--api-key", envvar="LLM42_API_KEY", callback=header_value, help="Sent as bearer token."),
+]
+"""Not the official client's environment variable: that key is not meant for whatever server is named."""
+
+
 def check(
     base_url: Annotated[
         str,
@@ -58,7 +65,7 @@ def check(
         typer.Option("--ordinary", help="Do not ask for deterministic answers (other servers; negative control)."),
     ] = False,
     model: Annotated[str | None, typer.Option(help="By default the first of /v1/models.")] = None,
-    api_key: Annotated[str | None, typer.Option(callback=header_value, help="Sent as bearer token.")] = None,
+    api_key: ApiKey = None,
     timeout: Annotated[float, typer.Option(min=0.001, callback=finite, help="Seconds for one completion.")] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:

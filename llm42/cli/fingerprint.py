@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from llm42.cli.check import ApiKey
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -20,6 +22,7 @@ class UnreadableError(Exception):
 def fingerprint(
     one: Annotated[str, typer.Argument(metavar="A", help="Base URL of a server, or a file saved with --json.")],
     other: Annotated[str | None, typer.Argument(metavar="[B]", help="Another one, to compare with.")] = None,
+    api_key: ApiKey = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Print what a server's fingerprint is made of, or what differs between two.
@@ -30,7 +33,7 @@ def fingerprint(
     Exit status: 0 if it was read (and both are equal), 1 if they differ, 2 if one could not be read.
     """
     try:
-        found = [_read(source) for source in (one, other) if source is not None]
+        found = [_read(source, api_key) for source in (one, other) if source is not None]
     except UnreadableError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(UNREADABLE) from None
@@ -40,11 +43,11 @@ def fingerprint(
         raise typer.Exit(_compare(found[0], found[1], as_json))
 
 
-def _read(source: str) -> dict[str, Any]:
+def _read(source: str, api_key: str | None) -> dict[str, Any]:
     """The object that ``GET /fingerprint`` gives, from a server or from a file."""
     from llm42.verifier.fingerprint import fingerprint as digest
 
-    text = _get(source) if source.startswith(("http://", "https://")) else _load(source)
+    text = _get(source, api_key) if source.startswith(("http://", "https://")) else _load(source)
     try:
         found = json.loads(text)
         claimed, parts = found["fingerprint"], dict(found["parts"])
@@ -55,12 +58,13 @@ def _read(source: str) -> dict[str, Any]:
     return dict(found)
 
 
-def _get(url: str) -> str:
+def _get(url: str, api_key: str | None) -> str:
     import httpx
 
     base = url.rstrip("/").removesuffix("/v1")
+    headers = {"authorization": f"Bearer {api_key}"} if api_key is not None else {}
     try:
-        response = httpx.get(f"{base}/fingerprint", timeout=TIMEOUT_S)
+        response = httpx.get(f"{base}/fingerprint", headers=headers, timeout=TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise UnreadableError(f"{url} does not answer: {type(error).__name__}: {error}") from None
     if not response.is_success:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from llm42.cli.check import api_base, header_value
+from llm42.cli.check import ApiKey, api_base
 
 receipt = typer.Typer(help="Check receipts of deterministic answers.", no_args_is_help=True)
 
@@ -22,7 +22,7 @@ def verify(
     base_url: Annotated[
         str, typer.Option(callback=api_base, help="The server whose verifiers replay it, e.g. http://127.0.0.1:8000.")
     ],
-    api_key: Annotated[str | None, typer.Option(callback=header_value, help="Sent as bearer token.")] = None,
+    api_key: ApiKey = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one receipt.")] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each receipt.")] = False,
 ) -> None:

@@ -3,6 +3,7 @@
 A convenience around ``serve run CONFIG``, which works by itself too: the application needs nothing from here.
 """
 
+import secrets
 import signal
 import socket
 import sys
@@ -30,12 +31,12 @@ STOP_S = 4.0
 EXAMPLES = """
 Ready. The same answer twice, bit for bit, whatever else the server is doing:
 
-  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{{
+  curl {url}/v1/chat/completions -H 'Content-Type: application/json' {header}-d '{{
     "model": "{model}", "is_deterministic": true, "temperature": 0, "max_tokens": 64,
     "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 
   from openai import OpenAI
-  client = OpenAI(base_url="{url}/v1", api_key="none")
+  client = OpenAI(base_url="{url}/v1", api_key="{key}")
   answer = client.chat.completions.create(
       model="{model}", temperature=0, max_tokens=64,
       messages=[{{"role": "user", "content": "What is the capital of France?"}}],
@@ -87,15 +88,20 @@ class Launch:
             raise LaunchError(
                 f"port {target.port} is in use: stop what listens there, or change http_options in {self._config}"
             )
-        self._env = target.environment()
+        key = target.key
+        self._env = self._with_token(target.environment())
         for model in target.models:
             if model in PREPARED_MODELS:
                 self._prepare(model)
         port = _free_port(LOOPBACK)
         metrics = self._start_ray(LOOPBACK, port)
-        model = self._deploy(f"{LOOPBACK}:{port}", target.url)
+        model = self._deploy(f"{LOOPBACK}:{port}", target.url, key)
         self._ready = True
-        typer.echo(EXAMPLES.format(url=target.url, model=model, metrics=metrics, logs=self._logs))
+        # Never the key itself.
+        shown, header = ("none", "") if key is None else ("KEY", "-H 'Authorization: Bearer KEY' ")
+        typer.echo(
+            EXAMPLES.format(url=target.url, model=model, key=shown, header=header, metrics=metrics, logs=self._logs)
+        )
         while True:
             self._check()
             self._signals.pause(POLL_S)
@@ -109,6 +115,15 @@ class Launch:
             else:
                 job.stop(signal.SIGTERM, STOP_S)
         _say("stopped")
+
+    def _with_token(self, env: dict[str, str]) -> dict[str, str]:
+        """Ray runs what it is sent, and not all of its ports can be kept on the loopback interface: every process wants
+        a token. Unless the user has settled that otherwise."""
+        if "RAY_AUTH_MODE" in env:
+            return env
+        token = self._logs / "ray-token"  # in a folder that nobody else may enter
+        token.write_text(secrets.token_hex(32))
+        return {**env, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
 
     def _prepare(self, model: str) -> None:
         """In a child, whose memory (torch, the weights) goes back when it is done."""
@@ -149,7 +164,7 @@ class Launch:
             self._signals.pause(POLL_S)
         return f"http://{host}:{metrics}/metrics"
 
-    def _deploy(self, address: str, url: str) -> str:
+    def _deploy(self, address: str, url: str, key: str | None) -> str:
         """Name of the served model, once the application answers."""
         import httpx
 
@@ -157,8 +172,9 @@ class Launch:
         run = self._start("serve", "run", "--address", address, str(self._config))
         watch = self._start("python", "-m", "llm42.cli.watch", address, stdout=sys.stderr.fileno())
         deadline = time.monotonic() + READY_TIMEOUT_S
+        headers = {"authorization": f"Bearer {key}"} if key is not None else {}
         # trust_env off: a proxy from the environment has no business on the loopback interface.
-        with httpx.Client(base_url=url, timeout=HTTP_TIMEOUT_S, trust_env=False) as client:
+        with httpx.Client(base_url=url, headers=headers, timeout=HTTP_TIMEOUT_S, trust_env=False) as client:
             while True:
                 self._check(besides=watch)
                 # In this order: a router may answer although another deployment has failed.

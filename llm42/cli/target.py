@@ -9,6 +9,7 @@ import yaml
 
 from llm42.config import Config, read_config
 from llm42.environment import OFFLINE_ENV
+from llm42.router.keys import read_keys
 
 APPLICATION = "llm42.app:build"
 LOOPBACK = "127.0.0.1"
@@ -21,8 +22,6 @@ QUIET = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    # Ray turns tokens on by itself where it finds a token file, for some of its processes and not for others.
-    "RAY_AUTH_MODE": "disabled",
     # Ray replaces 127.0.0.1 by the address of a network interface unless told that this is a single machine.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_COLOR_PREFIX": "0",
@@ -69,6 +68,12 @@ class Target:
     def url(self) -> str:
         """Of the application, without a slash at the end."""
         return f"http://{LOOPBACK}:{self.port}{self.prefix}"
+
+    @property
+    def key(self) -> str | None:
+        """An API key that the application takes; None: it asks for none. Raises ValueError if it cannot be had."""
+        keys = read_keys(self.configs[0].router, os.environ) if self.configs else ()
+        return keys[0] if keys else None
 
     def environment(self) -> dict[str, str]:
         """Ours, with telemetry off, and with the model hub off too unless a model comes from there."""

@@ -18,6 +18,7 @@ _LENGTHS = frozenset({"max_tokens", "max_completion_tokens"})
 _SETTLED: tuple[tuple[str, tuple[bool | None, ...], str], ...] = (
     ("is_deterministic", (None, True), "a batch has deterministic requests only"),
     ("stream", (None, False), "a batch takes whole answers"),
+    ("determinism_stats", (None, False), "these differ from run to run, and the lines of a batch must not"),
     ("expected_fingerprint", (None,), "it is for the whole batch, so give it there"),
 )
 SEED_BITS = 53

@@ -35,7 +35,11 @@ MEANINGS = {
     "busy": WARNING,
     "failed": "#C4162A",
     "fingerprint": _PREFILL,
+    "requests": WARNING,
+    "tokens": _WASTE,
     "400": CALM,
+    "401": _PREFILL,
+    "429": _WASTE,
     "500": "#C4162A",
     "503": WARNING,
     # Passes

@@ -100,8 +100,8 @@ _REPLICAS = Row(
         ),
         Panel(
             "HTTP errors",
-            "Answers with an error, by status, as Serve's proxies see them: 400 refused by name, 503 overloaded or "
-            "unverifiable.",
+            "Answers with an error, by status, as Serve's proxies see them: 400 refused by name, 401 without a right "
+            "API key, 429 over quota, 503 overloaded or unverifiable.",
             "reqps",
             (Query(f"sum by (error_code) (rate({matching(_ERRORS)}[$__rate_interval]))", "{{error_code}}"),),
             stack="normal",
@@ -118,6 +118,13 @@ _REPLICAS = Row(
             "How late their event loops wake up. Steadily above some 50 ms: add routers.",
             "ms",
             quantiles(_LAG, (0.5, 0.99), deployment="Router"),
+        ),
+        Panel(
+            "Refused over quota",
+            "Deterministic requests of API keys that had all their answers under way, or had used up their tokens.",
+            "reqps",
+            each(router.OVER_QUOTA, "limit", rate),
+            stack="normal",
         ),
     ),
 )

@@ -37,9 +37,11 @@ class FastPath:
         from llm42.fastpath.settings import fastpath_engine_args
         from llm42.internals.core_steps import max_num_seqs
         from llm42.internals.draft_sampler import make_drafting_core
+        from llm42.internals.log_files import keep_log_files
         from llm42.metrics.fastpath import FastPathMetrics
         from llm42.models import resolve_model
 
+        keep_log_files()
         self._replica_id: str = serve.get_replica_context().replica_id.unique_id
         self._lease_s = PATIENCE * config.timeouts.control_s
         self._mailboxes: dict[str, Mailbox] = {}

@@ -23,8 +23,9 @@ from llm42.internals.core_steps import (
     vocab_size,
 )
 from llm42.internals.engine_core import EngineCore
+from llm42.logs import printable
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.serve")
 
 MAX_COMMANDS = 4096
 """Commands that may wait for the next step."""
@@ -181,7 +182,7 @@ class DraftEngine:
                 request.client_index = 0
                 self.core.client.add_request(request)
             except Exception as error:  # one bad request is its own end, and nobody else's
-                logger.warning("Refused request %s: %s: %s", request_id, type(error).__name__, error)
+                logger.warning("Refused request %s: %s: %s", printable(request_id), type(error).__name__, error)
                 rejected.append(failed_output(request_id))
             else:
                 self._owners[request.request_id] = mailbox

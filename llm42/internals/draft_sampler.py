@@ -28,7 +28,7 @@ from llm42.protocol.steering import Grammar, Steering
 from llm42.sampling import choose
 from llm42.sampling.grammar import GrammarMasks
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.serve")
 
 
 def draft_extra_args(selection: Selection) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Literal, get_args
 
+from llm42.logs import printable
 from llm42.metrics.metric import SECONDS, TOKENS, Counter, Gauge, Histogram
 from llm42.metrics.reporter import Reporter
 
@@ -11,6 +12,7 @@ Mode = Literal["deterministic", "ordinary"]
 Outcome = Literal["finished", "stopped", "unverifiable", "refused", "error"]
 
 Audited = Literal["confirmed", "mismatch", "skipped", "unanswered"]
+Limit = Literal["requests", "tokens"]
 
 _MODE = {"mode": get_args(Mode)}
 
@@ -110,6 +112,13 @@ AUDITS = Counter(
     "Answers replayed again. mismatch: determinism is broken; skipped: too many at once; unanswered: no verifier did.",
     {"outcome": get_args(Audited)},
 )
+OVER_QUOTA = Counter(
+    "llm42_over_quota",
+    "requests",
+    "Deterministic requests and receipts refused with a 429. requests: the key had all its answers under way; tokens: "
+    "it had used up its tokens.",
+    {"limit": get_args(Limit)},
+)
 
 METRICS = tuple(value for value in vars().values() if isinstance(value, Counter | Gauge | Histogram))
 
@@ -142,9 +151,9 @@ class RouterMetrics:
     def replayed(self, seconds: float) -> None:
         REPLAY_SECONDS.observe(seconds)
 
-    def failover(self, error: Exception) -> None:
+    def failover(self, request_id: str, error: Exception) -> None:
         FAILOVERS.add(reason=_REASONS.get(type(error).__name__, "died"))
-        logger.warning("replay tried again: %s: %s", type(error).__name__, error)
+        logger.warning("replay of %s tried again: %s: %s", printable(request_id), type(error).__name__, error)
 
     def audited(self, outcome: Audited, reason: str = "") -> None:
         AUDITS.add(outcome=outcome)
@@ -153,8 +162,11 @@ class RouterMetrics:
         elif outcome == "unanswered":
             logger.warning("an audit got no answer: %s", reason)
 
+    def over_quota(self, limit: Limit) -> None:
+        OVER_QUOTA.add(limit=limit)
+
     def uncondemned(self, replica_id: str, reason: str) -> None:
         logger.error("verifier %s could not be told that it is condemned: %s", replica_id, reason)
 
     def crashed(self, request_id: str, error: BaseException) -> None:
-        logger.error("request %s failed on a bug", request_id, exc_info=error)
+        logger.error("request %s failed on a bug", printable(request_id), exc_info=error)

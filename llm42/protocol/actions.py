@@ -1,6 +1,6 @@
 """What a session asks of the world. The world answers by calling the session's event methods."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -48,6 +48,14 @@ class Commit:
     """The stop token id that ended the request, where it is not the model's end-of-sequence token."""
     prompt: Scores | None = None
     """With the first commit, if asked for: the prompt's tokens but the first."""
+
+    def singly(self) -> "Iterator[Commit]":
+        """The same, a token at a time."""
+        last = len(self.scores) - 1
+        for i in range(last + 1):
+            prompt = self.prompt if i == 0 else None
+            ends = (self.finish, self.stop_token) if i == last else (None, None)
+            yield Commit(self.scores[i : i + 1], *ends, prompt)
 
 
 Action = StartDraft | StopDraft | Verify | Commit

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,14 @@ _WORD = array(TOKEN_TYPECODE).itemsize  # bytes of an int32 or an fp32
 def pack_tokens(tokens: Iterable[int]) -> bytes:
     """Token ids as consecutive native int32."""
     return array(TOKEN_TYPECODE, tokens).tobytes()
+
+
+def prompt_digest(tokens: Iterable[int]) -> str:
+    """SHA-256, in hexadecimal, of token ids as consecutive little-endian int32."""
+    packed = array(TOKEN_TYPECODE, tokens)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return hashlib.sha256(packed.tobytes()).hexdigest()
 
 
 def unpack_tokens(data: bytes) -> list[int]:
@@ -116,6 +125,8 @@ class ReplayRequest:
     """Cached work is shared among requests of one salt."""
     fresh: bool = False
     """Compute everything anew, in other rows than usual, and leave nothing in the cache: to audit an answer."""
+    trace: str | None = None
+    """Where in a trace this belongs, as a W3C ``traceparent``; None: nobody wants to know. Not part of the question."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from llm42.protocol.selection import EXTRA_ARG
 FLAG = "is_deterministic"
 EXPECTED = "expected_fingerprint"
 RECEIPT = "receipt"
+STATS = "determinism_stats"
 Endpoint = Literal["completions", "chat"]
 Mode = Literal["off", "seeded", "on"]
 
@@ -25,7 +26,7 @@ _FREE = frozenset(
     temperature top_p top_k min_p length_penalty metadata store service_tier safety_identifier prompt_cache_key
     presence_penalty frequency_penalty repetition_penalty min_tokens logit_bias bad_words allowed_token_ids
     logprobs prompt_logprobs echo response_format structured_outputs cache_salt
-    vllm_xargs expected_fingerprint receipt""".split()
+    vllm_xargs expected_fingerprint receipt determinism_stats""".split()
 )
 _FREE_OF: dict[Endpoint, frozenset[str]] = {
     "completions": frozenset({"prompt"}),
@@ -35,6 +36,8 @@ _FREE_OF: dict[Endpoint, frozenset[str]] = {
         include_reasoning""".split()
     ),
 }
+_OURS = frozenset({FLAG, EXPECTED, RECEIPT, STATS})
+"""What vLLM would drop without a word."""
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     # Values under which a parameter that is not verified yet does nothing.
     "n": (1,),
@@ -64,6 +67,7 @@ class Admission:
     samples: bool = False
     """Whether it asks for random choices."""
     with_receipts: bool = False
+    with_stats: bool = False
 
 
 def admit(body: Mapping[str, Any], endpoint: Endpoint, mode: Mode, generation_config: Mapping[str, Any]) -> Admission:
@@ -83,16 +87,16 @@ def admit(body: Mapping[str, Any], endpoint: Endpoint, mode: Mode, generation_co
     expected = _expected(body, deterministic)
     if deterministic:
         _require_verifiable(body, endpoint, generation_config)
-    rewritten = {name: value for name, value in body.items() if name not in (FLAG, EXPECTED, RECEIPT)}
+    rewritten = {name: value for name, value in body.items() if name not in _OURS}
     if isinstance(extra, Mapping) or (extra is None and deterministic):
         others = {name: value for name, value in (extra or {}).items() if name != FLAG}
         rewritten["vllm_xargs"] = {**others, FLAG: 1} if deterministic else others
-    with_receipts = _receipt(body, deterministic)
-    if with_receipts and body.get("stream"):
+    with_receipts, with_stats = _receipt(body, deterministic), _wish(body, STATS, "stats", deterministic)
+    if (with_receipts or with_stats) and body.get("stream"):
         options = body.get("stream_options")
-        # A stream tells with its usage how many tokens it has sent, and the receipt is for these.
+        # A stream tells with its usage how many tokens it has sent: receipt and stats are for these.
         rewritten["stream_options"] = {**(options if isinstance(options, Mapping) else {}), "include_usage": True}
-    return Admission(deterministic, rewritten, expected, _samples(body, generation_config), with_receipts)
+    return Admission(deterministic, rewritten, expected, _samples(body, generation_config), with_receipts, with_stats)
 
 
 def _flag(body: Mapping[str, Any]) -> bool | None:
@@ -127,14 +131,21 @@ def _expected(body: Mapping[str, Any], deterministic: bool) -> str | None:
     return value
 
 
-def _receipt(body: Mapping[str, Any], deterministic: bool) -> bool:
-    value = body.get(RECEIPT)
+def _wish(body: Mapping[str, Any], name: str, things: str, deterministic: bool) -> bool:
+    """Whether ``name`` asks for something to be said that only deterministic requests have."""
+    value = body.get(name)
     if value is None or value is False:
         return False
     if value is not True:
-        raise Refused(RECEIPT, f"{RECEIPT} must be true or false, got {value!r}")
+        raise Refused(name, f"{name} must be true or false, got {value!r}")
     if not deterministic:
-        raise Refused(RECEIPT, f"only deterministic requests have receipts: send {FLAG}: true, or leave {RECEIPT} out")
+        raise Refused(name, f"only deterministic requests have {things}: send {FLAG}: true, or leave {name} out")
+    return True
+
+
+def _receipt(body: Mapping[str, Any], deterministic: bool) -> bool:
+    if not _wish(body, RECEIPT, "receipts", deterministic):
+        return False
     prompt = body.get("prompt")
     several = isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
     if body.get("stop") and (several or body.get("n") not in (None, 1)):

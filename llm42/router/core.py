@@ -25,6 +25,7 @@ from llm42.metrics import RouterMetrics
 from llm42.metrics.router import Mode, Outcome
 from llm42.protocol import Commit, ReplayGrid, Selection, Session, VerifyCadence
 from llm42.protocol.errors import ReplayImpossible, ReplayRefused
+from llm42.protocol.messages import prompt_digest
 from llm42.router.admission import FLAG
 from llm42.router.answer import ANSWER, Answer
 from llm42.router.audit import Auditor
@@ -34,7 +35,8 @@ from llm42.router.hub import DraftHub
 from llm42.router.progress import Ages
 from llm42.router.transcript import Transcript
 from llm42.router.verifiers import Unverifiable, VerifierPool
-from llm42.router.watch import Watched
+from llm42.router.watch import Watched, Work
+from llm42.tracing import Tracing
 
 Fail = Callable[[str, HTTPStatus, str], None]
 _FAILED = (FinishReason.ERROR, FinishReason.ABORT)
@@ -65,6 +67,7 @@ class RouterCore(TextCore):
         self._auditor = Auditor(verifiers, config.audit.share, self._background, metrics)
         self._outputs: asyncio.Queue[EngineCoreOutput] = asyncio.Queue()  # bounded by run-ahead and admission
         self.watched, self.ages = Watched(), Ages()
+        self.tracing = Tracing()
         self._sessions: dict[str, asyncio.Task[None]] = {}
         self._placing: dict[str, asyncio.Task[None]] = {}
         """Ordinary requests that wait for a fast path replica."""
@@ -87,7 +90,8 @@ class RouterCore(TextCore):
         else:
             tasks, work = self._placing, self._ordinary(request)
         mode: Mode = "ordinary" if answer is None else "deterministic"
-        self.watched.begin(request.request_id, mode, request.arrival_time)
+        prompt_tokens = len(request.prompt_token_ids or ())
+        self.watched.begin(request.request_id, mode, request.arrival_time, prompt_tokens)
         tasks[request.request_id] = self._background.spawn(work, name=request.request_id)
 
     async def get_output_async(self) -> EngineCoreOutputs:
@@ -126,7 +130,7 @@ class RouterCore(TextCore):
         """Straight from the fast path; no verifier is involved."""
 
         def lost(reason: str) -> None:
-            self.watched.end(request.request_id, "error")
+            self.watched.end(request.request_id, "error", HTTPStatus.SERVICE_UNAVAILABLE)
             self.fail(request.request_id, HTTPStatus.SERVICE_UNAVAILABLE, f"the engine was lost: {reason}; retry")
 
         try:
@@ -138,6 +142,7 @@ class RouterCore(TextCore):
 
     async def _verified(self, request: EngineCoreRequest, chosen: Selection, answer: Answer) -> None:
         choice = choice_of(request)
+        answer.prompts[choice[0]] = prompt_digest(request.prompt_token_ids)
         answer.seed = None if chosen.greedy else request.sampling_params.seed - choice[1]
         told = scores_wanted(request)
         session = Session(
@@ -147,32 +152,40 @@ class RouterCore(TextCore):
         audited = self._auditor.picks()
         if answer.with_receipts:
             answer.transcripts[choice] = transcript
+        answer.stats.append(session.stats)
+        if choice[1] == 0:  # the samples of a prompt share it, and `usage` counts it once
+            answer.spend(len(request.prompt_token_ids))
 
         def commit(commit: Commit) -> None:
+            answer.spend(len(commit.scores))
             if audited or answer.with_receipts:
                 transcript.add(commit)
-            self._put(commit_output(request, commit))
+            for part in commit.singly() if answer.singly else (commit,):
+                self._put(commit_output(request, part))
 
+        trace = self.tracing.request(request.request_id, session.stats, answer.trace_headers, request.arrival_time)
         driver = DeterministicRequest(
-            request, session, answer.pin, self._hub, self._verifiers, self._config.timeouts, commit
+            request, session, answer.pin, self._hub, self._verifiers, self._config.timeouts, commit, trace
         )
-        self.watched.verify(request.request_id, session.stats)
+        work = Work(session.stats, answer.pin, driver.verifiers, driver.drafters)
+        self.watched.verify(request.request_id, work)
         self.ages.add(driver.progress)
         outcome: Outcome = "error"
         try:
             await driver.run()
             outcome = "finished"
         except* Unverifiable as group:
-            self._fail(request, HTTPStatus.SERVICE_UNAVAILABLE, group)
+            outcome = self._fail(request, HTTPStatus.SERVICE_UNAVAILABLE, group)
         except* ReplayRefused as group:
-            self._fail(request, HTTPStatus.BAD_REQUEST, group)
+            outcome = self._fail(request, HTTPStatus.BAD_REQUEST, group)
         except* ReplayImpossible as group:
-            self._fail(request, HTTPStatus.INTERNAL_SERVER_ERROR, group)
+            outcome = self._fail(request, HTTPStatus.INTERNAL_SERVER_ERROR, group)
         except* asyncio.CancelledError:
             outcome = "stopped"  # by the frontend: a stop string, or the client has left
         finally:
             self._sessions.pop(request.request_id, None)
             self.watched.end(request.request_id, outcome)
+            trace.ended(outcome)
             self.ages.discard(driver.progress)
         if audited and transcript.tokens and answer.pin.fingerprint is not None:
             self._auditor.submit(transcript, driver.verifiers, answer.pin.fingerprint)
@@ -184,15 +197,17 @@ class RouterCore(TextCore):
             self.watched.end(output.request_id, "error" if output.finish_reason in _FAILED else "finished")
         self._outputs.put_nowait(output)
 
-    def _fail(self, request: EngineCoreRequest, status: HTTPStatus, group: BaseExceptionGroup[Exception]) -> None:
+    def _fail(self, request: EngineCoreRequest, status: HTTPStatus, group: BaseExceptionGroup[Exception]) -> Outcome:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        self.watched.end(request.request_id, _OUTCOME[status])
+        outcome = _OUTCOME[status]
+        self.watched.end(request.request_id, outcome, status)
         self.fail(request.request_id, status, f"this deterministic request could not be verified: {error}")
+        return outcome
 
     def _crashed(self, request_id: str, error: BaseException) -> None:
         """A bug, not a fault: fail closed, and loudly."""
         self._metrics.crashed(request_id, error)
-        self.watched.end(request_id, "error")
+        self.watched.end(request_id, "error", HTTPStatus.INTERNAL_SERVER_ERROR)
         self.fail(request_id, HTTPStatus.INTERNAL_SERVER_ERROR, f"internal error: {type(error).__name__}: {error}")

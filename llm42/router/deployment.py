@@ -1,5 +1,7 @@
 """The ingress: vLLM's OpenAI server on our core, as a Ray Serve deployment."""
 
+import asyncio
+import os
 import uuid
 from typing import Any
 
@@ -19,22 +21,29 @@ class Router:
     async def __serve_build_asgi_app__(self) -> Any:
         """Serve calls this once, after the constructor; the app serves until the replica ends."""
         # Heavy, and only needed in the replica.
+        from ray import serve
+
         from llm42.internals.frontend import make_frontend
+        from llm42.internals.log_files import keep_log_files
+        from llm42.internals.separate_outputs import keep_apart
         from llm42.metrics import RouterMetrics
         from llm42.models import resolve_model
+        from llm42.router.answer import ANSWER
         from llm42.router.core import RouterCore
-        from llm42.router.disconnect import DisconnectMiddleware
         from llm42.router.errors import shape_errors
         from llm42.router.hub import DraftHub
-        from llm42.router.identity import IdentityRoute
-        from llm42.router.middleware import DeterminismMiddleware
+        from llm42.router.keys import read_keys
         from llm42.router.openapi import describe
-        from llm42.router.overload import OverloadMiddleware
+        from llm42.router.quota import Quotas
         from llm42.router.receipts import receipts_route
+        from llm42.router.stack import in_front_of
         from llm42.router.verifiers import VerifierPool
+        from llm42.tracing import tracing_of
         from llm42.verifier.fingerprint import text_digest, text_parts
 
+        keep_log_files()
         config = self._config
+        keys = read_keys(config.router, os.environ)
         self._metrics = metrics = RouterMetrics()
         model_path = resolve_model(config.model)
         revision = config.verifier.engine.get("revision")
@@ -43,21 +52,19 @@ class Router:
         self._hub = DraftHub(self._fast_path, uuid.uuid4().hex, config)
         self._core = RouterCore(config, self._hub, self._verifiers, metrics)
         arguments = _arguments(config, model_path)
+        keep_apart(lambda: (answer := ANSWER.get()) is not None and answer.singly)
         self._frontend = await make_frontend(self._core, arguments, config.window_size)
         self._core.fail, self._core.structured_outputs = self._frontend.fail, self._frontend.structured_outputs
+        replica_id = serve.get_replica_context().replica_id.unique_id
+        self._core.tracing = tracing_of(config.traces, "router", replica_id)
         metrics.start(self._core.watched.running, self._core.ages.oldest)
         self._hub.start()  # not before vLLM is imported: that blocks the loop, and a silent stream is a lost one
-        self._frontend.app.router.routes.append(receipts_route(self._verifiers))
+        quotas = Quotas(config.router.quota, len(keys), metrics.over_quota)
+        self._frontend.app.router.routes.append(receipts_route(self._verifiers, quotas))
         shape_errors(self._frontend.app)
         describe(self._frontend.app)
-        app = DisconnectMiddleware(self._frontend.app)
         defaults = self._frontend.generation_config
-        settled = DeterminismMiddleware(app, config.determinism, defaults, self._fingerprint)
-        identified = IdentityRoute(settled, self._verifiers.describe)
-        return OverloadMiddleware(identified, config.router.max_requests)
-
-    async def _fingerprint(self) -> str:
-        return str((await self._verifiers.describe())["fingerprint"])
+        return in_front_of(self._frontend.app, config, keys, defaults, self._verifiers, quotas)
 
     def check_health(self) -> None:
         """Raises once this router cannot answer any more; Serve then replaces it."""
@@ -73,6 +80,7 @@ class Router:
         """Serve awaits this when it stops a replica. Nothing is there if start-up failed."""
         if self._core is not None:
             await self._core.close()
+            await asyncio.to_thread(self._core.tracing.close)
             await self._hub.close()
             self._frontend.shutdown()
             self._metrics.close()

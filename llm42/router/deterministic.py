@@ -10,10 +10,12 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from llm42.config import Timeouts
 from llm42.fastpath.errors import FastPathError
 from llm42.internals.core_client import draft_request
+from llm42.logs import logger, printable
 from llm42.protocol import Action, Commit, ReplayRequest, Session, StartDraft, StopDraft, Verify
 from llm42.router.hub import DraftHub
 from llm42.router.progress import Progress
 from llm42.router.verifiers import Pin, VerifierPool
+from llm42.tracing import RequestTrace
 
 RETRY_DRAFT_S = 1.0
 """How long the verifier goes on alone before a lost draft is tried again."""
@@ -35,6 +37,7 @@ class DeterministicRequest:
         verifiers: VerifierPool,
         timeouts: Timeouts,
         commit: Callable[[Commit], None],
+        trace: RequestTrace,
     ) -> None:
         self._request = request
         self._session = session
@@ -43,9 +46,12 @@ class DeterministicRequest:
         self._verifiers = verifiers
         self._timeouts = timeouts
         self._commit = commit
+        self._trace = trace
         self.progress = Progress(len(request.prompt_token_ids), session.stats)
         self.verifiers: set[str] = set()
         """The replicas that have answered."""
+        self.drafters: set[str] = set()
+        """The replicas that were asked for drafts."""
         self._verifier: str | None = None
         self._drafter: str | None = None
         self._stream = 0
@@ -78,6 +84,8 @@ class DeterministicRequest:
 
     def _apply(self, actions: list[Action]) -> None:
         self.progress.acting(actions)
+        if actions:  # each step of the drafter comes by here
+            self._trace.acting(actions)
         for action in actions:
             match action:
                 case Commit():
@@ -105,12 +113,14 @@ class DeterministicRequest:
 
     async def _verify(self, verify: Verify) -> None:
         salt = self._request.cache_salt or ""
-        request = ReplayRequest(self._request.request_id, verify.question, cache_salt=salt)
-        reply = await self._verifiers.replay(request, self._verifier, self._pin)
-        self._verifier = reply.replica_id or None
-        self.progress.replayed_by(reply.replica_id)
-        self.verifiers |= {reply.replica_id} - {""}
-        self._apply(self._session.verified(verify.call, reply))
+        with self._trace.verifying(verify) as trace:
+            request = ReplayRequest(self._request.request_id, verify.question, cache_salt=salt, trace=trace)
+            reply = await self._verifiers.replay(request, self._verifier, self._pin, retried=self._trace.retried)
+            self._trace.replied(reply)
+            self._verifier = reply.replica_id or None
+            self.progress.replayed_by(reply.replica_id)
+            self.verifiers |= {reply.replica_id} - {""}
+            self._apply(self._session.verified(verify.call, reply))
 
     # -- drafter: nothing here can change what is committed -------------------------------------------
 
@@ -125,6 +135,8 @@ class DeterministicRequest:
             self._drafter = await self._hub.submit(
                 request, partial(self._drafted, stream), partial(self._lost, stream), prefer=self._drafter
             )
+            self.drafters.add(self._drafter)
+            self._trace.draft_placed(stream, self._drafter)
         except FastPathError:
             self._lost(stream, "no replica")
 
@@ -144,10 +156,14 @@ class DeterministicRequest:
         self._watch(None if reason is not None else stream)
         self.progress.drafted(len(output.new_token_ids))
         self._event(self._session.drafted, stream, output.new_token_ids, ended=reason is not None)
+        if reason is not None:
+            self._trace.draft_ended(stream, "drafted to its end")
 
-    def _lost(self, stream: int, _reason: str) -> None:
+    def _lost(self, stream: int, reason: str) -> None:
         if stream != self._stream:
             return
+        logger.debug("request %s has lost draft %d: %s", printable(self._request.request_id), stream, reason)
+        self._trace.draft_ended(stream, f"lost: {reason}")
         self._watch(None)
         self.progress.draft_lost()
         if self._retry is None and not self._finished.done():

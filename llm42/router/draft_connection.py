@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from llm42.fastpath.errors import Overloaded, WrongReplica
 from llm42.fastpath.messages import PATIENCE, Hello
+from llm42.logs import printable
 from llm42.router.background import Background
 from llm42.router.calls import CallFailed, bounded, read_stream
 
 if TYPE_CHECKING:
     from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.serve")
 
 Sink = Callable[["EngineCoreOutput"], None]
 OnLost = Callable[[str], None]
@@ -161,7 +162,7 @@ class DraftConnection:
             try:
                 draft.sink(output)
             except Exception as error:  # the caller's own mistake ends its request, not its neighbours
-                logger.exception("The sink of request %s failed", draft.request_id)
+                logger.exception("The sink of request %s failed", printable(draft.request_id))
                 self.abort(draft)
                 self._owner.lost(draft, f"its sink raised {type(error).__name__}: {error}")
 

@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import Message, Receive, Scope
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 BODY_S = 60.0
@@ -23,11 +23,12 @@ class BadBody(Exception):
         self.status = status
 
 
-def openai_error(status: int, message: str, *, param: str | None = None) -> Response:
-    """``type`` follows from the status, in the words that vLLM uses: BadRequestError, InternalServerError."""
+def openai_error(status: int, message: str, *, param: str | None = None, kind: str | None = None) -> Response:
+    """``kind`` is its ``type``; by default it follows from the status, in the words that vLLM uses: BadRequestError,
+    InternalServerError."""
     if len(message) > MESSAGE_CHARACTERS:
         message = f"{message[:MESSAGE_CHARACTERS]}..."
-    kind = HTTPStatus(status).phrase.replace(" ", "").removesuffix("Error") + "Error"
+    kind = kind or HTTPStatus(status).phrase.replace(" ", "").removesuffix("Error") + "Error"
     error = {"message": message, "type": kind, "param": param, "code": status}
     # ASCII: what a client has sent may hold half a character, which no UTF-8 can carry.
     return Response(json.dumps({"error": error}), status, media_type="application/json")
@@ -43,14 +44,34 @@ async def read_body(request: Request) -> bytes:
     """The whole body. Raises BadBody if it is longer than :data:`MAX_BODY_BYTES` or takes more than :data:`BODY_S`."""
     chunks: list[bytes] = []
     size = 0
+    declared = request.headers.get("content-length", "")
     try:
         async with asyncio.timeout(BODY_S):
+            if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:  # nothing needs to be read to know it
+                raise _too_large()
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > MAX_BODY_BYTES:
-                    message = f"the request body is larger than {MAX_BODY_BYTES} bytes"
-                    raise BadBody(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+                    raise _too_large()
                 chunks.append(chunk)
     except TimeoutError:
         raise BadBody(HTTPStatus.REQUEST_TIMEOUT, f"the request body did not come within {BODY_S:g} s") from None
     return b"".join(chunks)
+
+
+def _too_large() -> BadBody:
+    return BadBody(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the request body is larger than {MAX_BODY_BYTES} bytes")
+
+
+def replaying(body: bytes, receive: Receive) -> Receive:
+    """Gives the body once, then the client's own messages (its disconnect)."""
+    sent = False
+
+    async def replayed() -> Message:
+        nonlocal sent
+        if sent:
+            return await receive()
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed

@@ -11,6 +11,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from llm42.config import Config
 from llm42.fastpath.errors import NoReplica
 from llm42.fastpath.messages import ReplicaInfo
+from llm42.logs import printable
 from llm42.router.background import Background
 from llm42.router.calls import CallFailed, bounded
 from llm42.router.draft_connection import Draft, DraftConnection, OnLost, Sink
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
     from vllm.v1.engine import EngineCoreRequest
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.serve")
 
 DISCOVERY_S = 2.0
 """Between two looks at who is there; they also renew the streams' leases."""
@@ -130,7 +131,7 @@ class DraftHub:
         try:
             draft.on_lost(reason)
         except Exception:  # the caller's own mistake; the other requests must hear of their loss
-            logger.exception("on_lost of request %s failed", draft.request_id)
+            logger.exception("on_lost of request %s failed", printable(draft.request_id))
 
     def disconnected(self, connection: DraftConnection, reason: str) -> None:
         logger.warning("Lost fast path replica %s: %s", connection.replica_id, reason)

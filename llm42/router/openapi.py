@@ -7,7 +7,7 @@ from fastapi import FastAPI
 import llm42
 from llm42.receipt import Receipt
 from llm42.router import identity, receipts
-from llm42.router.admission import EXPECTED, FLAG, RECEIPT
+from llm42.router.admission import EXPECTED, FLAG, RECEIPT, STATS
 from llm42.router.middleware import ENDPOINTS
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -16,11 +16,14 @@ _FIELDS = {
     FLAG: ("boolean", "Verify the answer: the same bits for the same request, or an error."),
     EXPECTED: ("string", "Answer with this `system_fingerprint` or with a 412. Deterministic requests only."),
     RECEIPT: ("boolean", "Put a receipt for each choice into the response. Deterministic requests only."),
+    STATS: ("boolean", "Put into the response what it took to verify it. Deterministic requests only."),
 }
 _ERRORS = {
     400: "The request is malformed, or deterministic and asks for what is not verified.",
+    401: "An API key is asked for, and a right one was not sent.",
     412: "The verifiers' fingerprint is not the expected one.",
     413: "The body is too large.",
+    429: "The API key has used up its quota of deterministic answers. Ask again after `Retry-After`.",
     503: "Not now: no verifier answered, or too many requests wait. Ask again after `Retry-After`.",
 }
 
@@ -49,14 +52,14 @@ def _add_ours(document: dict[str, Any]) -> None:
             name: {"anyOf": [{"type": kind}, {"type": "null"}], "default": None, "description": text}
             for name, (kind, text) in _FIELDS.items()
         }
-        operation["responses"] |= _errors(400, 412, 413, 503)
+        operation["responses"] |= _errors(400, 401, 412, 413, 429, 503)
     receipt = Receipt.model_json_schema(ref_template=_REFERENCE)
     schemas |= receipt.pop("$defs", {})
     schemas["Receipt"] = receipt
     paths[identity.PATH] = {
         "get": {
             "summary": "The verifiers' fingerprint, what it is made of, and their start-up audit",
-            "responses": {"200": {"description": "As the fingerprint's parts are now."}, **_errors(503)},
+            "responses": {"200": {"description": "As the fingerprint's parts are now."}, **_errors(401, 503)},
         }
     }
     paths[receipts.PATH] = {
@@ -68,7 +71,7 @@ def _add_ours(document: dict[str, Any]) -> None:
             },
             "responses": {
                 "200": {"description": "Whether it is confirmed, and if not, the first window that differs."},
-                **_errors(400, 412, 413, 503),
+                **_errors(400, 401, 412, 413, 429, 503),
             },
         }
     }

@@ -3,7 +3,6 @@
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llm42.router.http import openai_error
-from llm42.router.middleware import endpoint_of
 
 RETRY_AFTER_S = 2
 """About as long as it takes for a busy router to have room, or for another verifier to be asked."""
@@ -11,7 +10,7 @@ _NOT_NOW = (429, 503)
 
 
 class OverloadMiddleware:
-    """At most ``max_requests`` generating requests at once; one more is answered with a 503 before it is read.
+    """At most ``max_requests`` requests with a body at once; one more is answered with a 503 before it is read.
 
     vLLM has such a limit too, but looks at it a second time when a stream's response has begun: too late to say 503.
     """
@@ -22,7 +21,7 @@ class OverloadMiddleware:
         self._running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if endpoint_of(scope) is None:
+        if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, _saying_when(send))
             return
         if self._running >= self._max_requests:

@@ -11,7 +11,9 @@ from starlette.routing import Route
 
 from llm42.protocol.errors import ReplayImpossible, ReplayRefused
 from llm42.receipt import Receipt
-from llm42.router.http import BadBody, openai_error, read_body
+from llm42.router.http import openai_error
+from llm42.router.keys import client_of
+from llm42.router.quota import OverQuota, Quotas
 from llm42.router.transcript import replay_of
 from llm42.router.verifiers import Pin, Unverifiable, VerifierPool
 
@@ -20,8 +22,8 @@ MAX_AT_ONCE = 4
 """Receipts in one router that are checked at a time; they take verifiers' time from those who wait for answers."""
 
 
-def receipts_route(verifiers: VerifierPool) -> Route:
-    """A route for vLLM's app, so that its guards (API keys) are in front of it."""
+def receipts_route(verifiers: VerifierPool, quotas: Quotas) -> Route:
+    """A route for vLLM's app. To replay a receipt costs its key's quota what the answer did."""
     open_checks = 0
 
     async def verify(request: Request) -> Response:
@@ -30,9 +32,12 @@ def receipts_route(verifiers: VerifierPool) -> Route:
             return openai_error(503, f"{MAX_AT_ONCE} receipts are being checked already; ask again")
         open_checks += 1
         try:
-            return await _verify(Receipt.model_validate_json(await read_body(request)), verifiers)
-        except BadBody as bad:
-            return openai_error(bad.status, str(bad))
+            receipt = Receipt.model_validate_json(await request.body())
+            with quotas.admit(client_of(request.scope)) as spend:
+                spend(len(receipt.prompt_token_ids) + len(receipt.token_ids))
+                return await _verify(receipt, verifiers)
+        except OverQuota as over:
+            return over.response()
         except ValidationError as error:
             first = error.errors()[0]
             return openai_error(400, f"not a receipt: {first['msg']}", param=".".join(map(str, first["loc"])) or None)

@@ -73,7 +73,7 @@ def _stamp(body: bytes, answer: Answer | None) -> bytes:
         return body.replace(_FIELD, _ORDINARY)
     if answer.pin.fingerprint is None:
         raise StampError("an answer without a verifier")
-    statement = answer.statement(_completion_tokens(body) if answer.with_receipts else None)
+    statement = answer.statement(_completion_tokens(body) if answer.tells_at_its_end else None)
     fingerprint, said = (json.dumps(value, separators=(",", ":")) for value in (answer.pin.fingerprint, statement))
     return body.replace(_FIELD, f'"system_fingerprint":{fingerprint},"determinism":{said}'.encode())
 

@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import itertools
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,11 +60,13 @@ class VerifierPool:
         prefer: str | None,
         pin: Pin,
         avoid: Collection[str] = (),
+        retried: Callable[[Exception], None] | None = None,
     ) -> ReplayReply:
         """The reply to ``request``; one that does not answer its question counts as no reply.
 
         ``prefer`` names the verifier whose cache holds the sequence, if any; those in ``avoid`` are not asked while
         there are others, nor are those that have failed it. A reply comes from ``pin``'s fingerprint, or settles it.
+        ``retried`` hears why a try has failed, before the next one.
 
         Raises:
             ReplayRefused, ReplayImpossible: no verifier will ever answer this request.
@@ -78,7 +80,9 @@ class VerifierPool:
             async with asyncio.timeout(self._timeouts.verify_s):
                 for attempt in itertools.count():
                     if attempt:
-                        self._metrics.failover(error)
+                        self._metrics.failover(request.request_id, error)
+                        if retried is not None:
+                            retried(error)
                         failed |= {prefer or ""}
                         prefer = None
                         await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S)) - 1])

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from llm42.config import Config
-from llm42.protocol.errors import FingerprintMismatch
+from llm42.logs import printable
+from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible
 from llm42.protocol.messages import ReplayReply, ReplayRequest
 
 logger = logging.getLogger("ray.serve")
@@ -21,12 +22,15 @@ class Verifier:
     def __init__(self, config: Config, pool: str) -> None:
         from ray import serve
 
+        from llm42.internals.log_files import keep_log_files
         from llm42.metrics import VerifierMetrics
         from llm42.models import resolve_model
+        from llm42.tracing import tracing_of
         from llm42.verifier.audit.report import AuditFailed
         from llm42.verifier.engine import ReplayEngine
         from llm42.verifier.pool import PoolMismatch, join_pool
 
+        keep_log_files()
         self._metrics = metrics = VerifierMetrics()
         try:
             self._engine = ReplayEngine(config, resolve_model(config.model), observer=metrics)
@@ -37,16 +41,22 @@ class Verifier:
             raise
         metrics.start(self._engine, config.served_model_name or config.model)
         self._replica_id: str = serve.get_replica_context().replica_id.unique_id
+        self._tracing = tracing_of(config.traces, "verifier", self._replica_id)
 
     async def replay(
         self, request: ReplayRequest, *, replica_id: str | None = None, avoid: Collection[str] = ()
     ) -> ReplayReply:
         """See :meth:`ReplayEngine.replay`. ``replica_id`` and ``avoid`` are the caller's wish where to go
         (:mod:`llm42.internals.pinned_router`); any verifier of its pool may answer."""
-        try:
-            return replace(await self._engine.replay(request), replica_id=self._replica_id)
-        except FingerprintMismatch as mismatch:
-            raise FingerprintMismatch(str(mismatch), self._replica_id, self._engine.fingerprint) from None
+        with self._tracing.replay(request) as on_begin:
+            try:
+                reply = await self._engine.replay(request, on_begin)
+            except FingerprintMismatch as mismatch:
+                raise FingerprintMismatch(str(mismatch), self._replica_id, self._engine.fingerprint) from None
+            except (ReplayFailed, ReplayImpossible) as error:  # not those of the caller's making, nor a full queue
+                logger.warning("replay of %s: %s: %s", printable(request.request_id), type(error).__name__, error)
+                raise
+        return replace(reply, replica_id=self._replica_id)
 
     async def condemn(self, reason: str, *, replica_id: str) -> None:
         """Answer no more, if this is replica ``replica_id``: an audit has found it wrong. Serve replaces it."""
@@ -74,3 +84,8 @@ class Verifier:
         """Raises once the engine is dead: Serve then replaces the replica."""
         self._engine.check_health()
         self._metrics.check_health()
+
+    def __del__(self) -> None:
+        """Serve calls this when it stops a replica. Nothing is there if loading failed."""
+        if hasattr(self, "_tracing"):
+            self._tracing.close()

@@ -7,11 +7,13 @@ import asyncio
 import contextvars
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 
 from llm42.config import Config
+from llm42.logs import printable
 from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayRefused, VerifierBusy
 from llm42.protocol.messages import ReplayReply, ReplayRequest
 from llm42.protocol.steering import Grammar
@@ -24,7 +26,7 @@ from llm42.verifier.passes import Pass, PassOutput
 from llm42.verifier.scheduler import Scheduler
 from llm42.verifier.usage import PassUse, use_of
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.serve")
 
 _COMPILING_S = 0.02
 _PREPARED = 32  # fewer than the worker remembers
@@ -82,8 +84,8 @@ class ReplayEngine:
         self._stopped: str | None = None
         self._failures = 0
 
-    async def replay(self, request: ReplayRequest) -> ReplayReply:
-        """Answer one request; cancelling the caller cancels the work.
+    async def replay(self, request: ReplayRequest, on_begin: Callable[[], None] | None = None) -> ReplayReply:
+        """Answer one request; cancelling the caller cancels the work. ``on_begin`` is told when its first pass begins.
 
         Raises the errors of :mod:`llm42.protocol.errors`.
         """
@@ -97,6 +99,7 @@ class ReplayEngine:
                 f"verifiers' model (digest {request.text}, not {self._text}): see GET /fingerprint for theirs"
             )
         job = self._job(request)
+        job.on_begin = on_begin
         if (grammar := request.question.selection.grammar) is not None:
             await self._prepare(grammar)
         self._scheduler.submit(job)
@@ -169,7 +172,9 @@ class ReplayEngine:
         if steering is not None and not all(0 <= token < self._model.vocabulary for token in steering.token_ids):
             raise ReplayRefused(f"a parameter names a token that is not in [0, {self._model.vocabulary})")
         keys = self._cache.keys(question.tokens, request.cache_salt)
-        return Job(self.shape, question, keys, request.fresh, submitted=time.perf_counter())
+        return Job(
+            self.shape, question, keys, request.fresh, submitted=time.perf_counter(), request_id=request.request_id
+        )
 
     async def _prepare(self, grammar: Grammar) -> None:
         """Have it compiled before a pass needs it: that may take long, and all others would wait."""
@@ -212,7 +217,7 @@ class ReplayEngine:
                 except TimeoutError:
                     return self._stop(f"a replay pass took more than {PASS_S:g} s")
                 except Exception as error:  # whatever vLLM raises fails the jobs of the pass, and only those
-                    logger.exception("a replay pass failed")
+                    logger.exception("a replay pass failed, with rows of %s", _named(current))
                     done = self._scheduler.fail(current, ReplayFailed(f"the replay pass failed: {error!r}"))
                     self._failures += 1
                     if self._failures == MAX_FAILURES:
@@ -230,10 +235,13 @@ class ReplayEngine:
     def _begin(self, current: Pass) -> None:
         """Commit to the prepared pass, and prepare the one after it."""
         now = time.perf_counter()
-        if self._observer is not None:
-            for job in current.jobs:
-                if not job.begun:
-                    self._observer.on_wait(now - job.submitted)
+        for job in current.jobs:
+            if job.begun:
+                continue
+            if self._observer is not None:
+                self._observer.on_wait(now - job.submitted)
+            if job.on_begin is not None:
+                job.on_begin()
         self._scheduler.begin(current)
         self._plan()
 
@@ -273,3 +281,7 @@ class ReplayEngine:
         hits, misses, evictions = (now - then for now, then in zip(counted, self._counted, strict=True))
         self._counted = counted
         self._observer.on_cache(hits, misses, evictions)
+
+
+def _named(current: Pass) -> str:
+    return ", ".join(printable(job.request_id) for job in current.jobs)

@@ -1,6 +1,7 @@
 """One replay request on its way through the passes."""
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from llm42.protocol.errors import ReplayError, ReplayImpossible
@@ -25,6 +26,10 @@ class Job:
     """Nothing is taken from the cache, and nothing left there."""
     submitted: float = 0.0
     """Seconds, on the caller's clock."""
+    request_id: str = ""
+    """For logs only."""
+    on_begin: Callable[[], None] | None = field(default=None, repr=False)
+    """Told that the first pass with rows of this job begins."""
 
     table: PageTable | None = None
     next_window: int = 0

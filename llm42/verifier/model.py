@@ -19,7 +19,7 @@ from llm42.verifier.pages import PageTable
 from llm42.verifier.passes import Pass, PassInput, PassOutput, PassShape, Row, RowOutput
 from llm42.verifier.settings import require_environment, verifier_engine_args, verifier_env
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ray.serve")
 
 PASS_S = 300.0
 """A pass that takes longer hangs (vLLM's own limit for an executor)."""

@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 STEP_S = 0.05
 """How long a completion takes, so that those of a burst overlap."""
@@ -112,7 +113,7 @@ def serving(behaviour: Behaviour) -> Iterator[str]:
 
 
 @contextmanager
-def serving_app(asgi: Starlette) -> Iterator[str]:
+def serving_app(asgi: ASGIApp) -> Iterator[str]:
     """The same for any application."""
     config = uvicorn.Config(
         asgi,

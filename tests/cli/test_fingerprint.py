@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from llm42.cli import main
+from llm42.router.keys import KeyMiddleware
 from llm42.verifier.fingerprint import fingerprint
-from tests.check.server import Behaviour, serving
+from tests.check.server import Behaviour, app, serving, serving_app
 
 PARTS: dict[str, Any] = {
     "weights": "a1",
@@ -112,3 +113,15 @@ def test_a_server_that_does_not_know() -> None:
     result = run(url)
     assert result.exit_code == 2
     assert "does not answer" in result.stderr
+
+
+def test_of_a_server_that_wants_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    behind = app(Behaviour(identity={"fingerprint": fingerprint(PARTS), "parts": PARTS, "audit": {}}))
+    guarded = KeyMiddleware(behind, lambda headers: 0 if headers.get("authorization") == "Bearer right" else None)
+    with serving_app(guarded) as url:
+        refused = run(url)
+        assert (refused.exit_code, "HTTP 401" in refused.stderr) == (2, True)
+        assert run(url, "--api-key", "right").exit_code == 0
+        monkeypatch.setenv("LLM42_API_KEY", "right")
+        assert run(url).exit_code == 0
+        assert run(url, "--api-key", "wrong").exit_code == 2

@@ -10,14 +10,19 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
+import grpc
 import httpx
+import psutil
 import pytest
+from ray.serve.generated import serve_pb2, serve_pb2_grpc
 
 UP_S = 240
 DOWN_S = 60
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
 CONFIG = """
 proxy_location: HeadOnly
 http_options: {{host: 127.0.0.1, port: {port}}}
@@ -49,7 +54,7 @@ def launch(folder: Path, ray_folder: str, port: int, *, fail: bool) -> subproces
 
     return subprocess.Popen(
         [f"{sysconfig.get_path('scripts')}/llm42", "serve", str(config)],
-        env={**os.environ, "RAY_TMPDIR": ray_folder, "PYTHONPATH": str(ROOT)},
+        env={**ENVIRONMENT, "RAY_TMPDIR": ray_folder, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=(folder / "progress").open("w"),
         text=True,
@@ -77,6 +82,33 @@ def started_by(pid: int) -> set[int]:
     return {child for child, (_, session) in found.items() if session in sessions}
 
 
+def is_loopback(address: str) -> bool:
+    parsed = ip_address(address)
+    inner = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None  # as gRPC writes it
+    return (inner or parsed).is_loopback
+
+
+def beyond_loopback(pids: set[int]) -> dict[int, str]:
+    """Whose ports of ``pids`` are open to other machines: the process's title by port."""
+    found = {}
+    for pid in pids:
+        process = psutil.Process(pid)
+        for connection in process.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and not is_loopback(connection.laddr.ip):
+                found[connection.laddr.port] = " ".join(process.cmdline()).strip()
+    return found
+
+
+def call_replica(port: int, token: str) -> grpc.StatusCode:
+    """How an empty call ends on the port that replicas call each other on."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = serve_pb2_grpc.ASGIServiceStub(channel).HandleRequest
+        with pytest.raises(grpc.RpcError) as refused:
+            call(serve_pb2.ASGIRequest(), metadata=(("authorization", f"Bearer {token}"),), timeout=30)
+        code: grpc.StatusCode = refused.value.code()
+        return code
+
+
 def test_up_and_down(tmp_path: Path, ray_folder: str) -> None:
     port = free_port()
     with launch(tmp_path, ray_folder, port, fail=False) as launcher:
@@ -98,6 +130,17 @@ def test_up_and_down(tmp_path: Path, ray_folder: str) -> None:
             assert environment["RAY_USAGE_STATS_ENABLED"] == "0"
             started = started_by(launcher.pid)
             assert len(started) > 5  # The control: there is something to stop.
+
+            assert environment["RAY_AUTH_MODE"] == "token"
+            token = Path(environment["RAY_AUTH_TOKEN_PATH"])
+            assert token.parent.stat().st_mode & 0o077 == 0
+            # Serve's replicas alone, who unpickle what they are sent: from those who have the token.
+            everywhere = beyond_loopback(started)
+            assert set(everywhere.values()) == {"ray::ServeReplica:llm42:Engine", "ray::ServeReplica:llm42:Router"}
+            for port in everywhere:
+                assert call_replica(port, "") == grpc.StatusCode.UNAUTHENTICATED
+                assert call_replica(port, "f" * 64) == grpc.StatusCode.UNAUTHENTICATED
+                assert call_replica(port, token.read_text()) == grpc.StatusCode.UNKNOWN  # no pickle
 
             launcher.send_signal(signal.SIGINT)
             assert launcher.wait(timeout=DOWN_S) == 0

@@ -52,3 +52,16 @@ def test_the_hub_is_off_unless_a_model_comes_from_it(
     assert ("HF_HUB_OFFLINE" in env) is offline
     assert env["RAY_USAGE_STATS_ENABLED"] == "0"
     assert "RAY_ADDRESS" not in env
+
+
+def test_the_launcher_asks_with_a_key_where_one_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    ours = OURS.replace("MODEL", "demo, router: {api_keys_file: KEYS}").replace("KEYS", str(tmp_path / "keys"))
+    with pytest.raises(ValueError, match="cannot be read"):
+        _ = target(tmp_path, ours).key
+    (tmp_path / "keys").write_text("first-key\nsecond-key")
+    assert target(tmp_path, ours).key == "first-key"
+    assert target(tmp_path, OURS.replace("MODEL", "demo")).key is None
+    monkeypatch.setenv("VLLM_API_KEY", "alone")
+    assert target(tmp_path, OURS.replace("MODEL", "demo")).key == "alone"
+    assert target(tmp_path, "applications: [{import_path: 'a:b'}]").key is None

@@ -91,6 +91,7 @@ def test_the_digest_tells_requests_apart_and_ignores_the_order_of_names() -> Non
         ({"body": {"prompt": "a"}, "url": "/v1/embeddings"}, "url"),
         ({"prompt": "a", "is_deterministic": False}, "is_deterministic"),
         ({"prompt": "a", "stream": True}, "stream"),
+        ({"prompt": "a", "determinism_stats": True}, "differ from run to run"),
         ({"prompt": "a", "expected_fingerprint": "f"}, "expected_fingerprint"),
         ({"prompt": "a", "temperature": float("nan")}, "JSON"),
         ({"prompt": {1, 2}}, "JSON"),

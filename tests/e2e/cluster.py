@@ -88,7 +88,8 @@ class Cluster:
         deadline = time.monotonic() + DEPLOYED_S
         while True:
             try:
-                if httpx.get(f"{self.url}/v1/models", timeout=5, trust_env=False).status_code == 200:
+                status = httpx.get(f"{self.url}/v1/models", timeout=5, trust_env=False).status_code
+                if status in (200, 401):  # it wants a key, so it is there
                     return
             except httpx.TransportError:
                 pass

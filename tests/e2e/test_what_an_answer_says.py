@@ -1,10 +1,12 @@
 """Every answer says whether it was verified, by whom, and how to have it again; a receipt lets others check it."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 from typer.testing import CliRunner
@@ -25,6 +27,10 @@ async def raw(cluster: Cluster, route: str = "completions", **fields: Any) -> ht
         return await http.post(f"{cluster.url}/v1/{route}", json=body)
 
 
+def digest(tokens: list[int]) -> str:
+    return hashlib.sha256(np.asarray(tokens, dtype="<i4").tobytes()).hexdigest()
+
+
 def events(response: httpx.Response) -> list[dict[str, Any]]:
     lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
     return [json.loads(line) for line in lines]
@@ -40,7 +46,7 @@ async def test_the_fingerprint_is_in_deterministic_answers_only(cluster: Cluster
     verified = await raw(cluster, temperature=0, is_deterministic=True)
     assert verified.headers["x-llm42-verified"] == "true"
     assert verified.json()["system_fingerprint"] == fingerprint
-    assert verified.json()["determinism"] == {"verified": True}
+    assert verified.json()["determinism"] == {"verified": True, "prompts": [digest(PROMPT)]}
     ordinary = await raw(cluster, temperature=0)
     assert ordinary.headers["x-llm42-verified"] == "false"
     assert ordinary.json()["system_fingerprint"] is None
@@ -55,7 +61,21 @@ async def test_streams_say_it_at_their_end(cluster: Cluster, fingerprint: str, r
         said = events(await raw(cluster, route, temperature=0, **fields))
         assert [event for event in said if "determinism" in event] == said[-1:]
         assert said[-1]["system_fingerprint"] == (fingerprint if flag else None)
-        assert said[-1]["determinism"] == {"verified": flag}
+        assert said[-1]["determinism"]["verified"] is flag
+        assert len(said[-1]["determinism"].get("prompts", [])) == flag
+
+
+async def test_the_prompts_are_told_by_their_digests(cluster: Cluster) -> None:
+    """So that whoever gets another answer sees whether it was another question: templates may use the clock."""
+    prompts = [random_prompt(seed, 5 + seed) for seed in range(3)]
+    said = (await raw(cluster, temperature=0, is_deterministic=True, prompt=prompts)).json()["determinism"]
+    assert said["prompts"] == [digest(prompt) for prompt in prompts]
+    chats = [
+        (await raw(cluster, "chat/completions", temperature=0, is_deterministic=True, messages=messages)).json()
+        for messages in ([{"role": "user", "content": text}] for text in ("hello", "hello", "hallo"))
+    ]
+    first, again, other = (chat["determinism"]["prompts"] for chat in chats)
+    assert first == again != other
 
 
 async def test_an_expected_fingerprint_is_kept_or_refused(cluster: Cluster, fingerprint: str, client: Client) -> None:

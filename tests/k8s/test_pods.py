@@ -71,6 +71,15 @@ def test_pods_can_write_where_they_must(overlay: Overlay) -> None:
         assert shared < quantity(container["resources"]["limits"]["memory"])
 
 
+def test_api_keys_are_there_for_each_router_if_there_are_any(overlay: Overlay) -> None:
+    for _, group in overlay.groups():
+        volumes = {volume["name"]: volume for volume in group["template"]["spec"]["volumes"]}
+        (mount,) = [m for m in ray_container(group)["volumeMounts"] if m["mountPath"] == "/etc/llm42"]
+        assert mount["readOnly"] is True
+        secret = {"secretName": "llm42-api-keys", "defaultMode": 0o440, "optional": True}
+        assert volumes[mount["name"]]["secret"] == secret
+
+
 def test_the_autoscaler_has_volumes_of_its_own(overlay: Overlay) -> None:
     mounts = overlay.cluster.get("autoscalerOptions", {}).get("volumeMounts", [])
     volumes = {volume["name"] for volume in overlay.cluster["headGroupSpec"]["template"]["spec"]["volumes"]}

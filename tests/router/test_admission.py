@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from llm42.router.admission import EXPECTED, FLAG, Endpoint, Mode, Refused, admit
+from llm42.router.admission import EXPECTED, FLAG, STATS, Endpoint, Mode, Refused, admit
 
 GREEDY: dict[str, Any] = {"model": "m", "prompt": "p", "temperature": 0}
 
@@ -160,6 +160,25 @@ def test_receipts() -> None:
         with pytest.raises(Refused) as refused:
             settle({**GREEDY, **wrong})
         assert refused.value.param == "receipt"
+
+
+def test_stats() -> None:
+    body = {**GREEDY, FLAG: True, STATS: True}
+    admission = admit({**body, "stream": True, "stream_options": {"x": 1}}, "completions", "off", {})
+    assert (admission.with_stats, admission.with_receipts) == (True, False)
+    assert admission.body["stream_options"] == {"x": 1, "include_usage": True}
+    assert STATS not in admission.body
+    assert "stream_options" not in settle(body)[1]
+    for unasked in ({}, {STATS: False}, {STATS: None}):
+        assert not admit({**GREEDY, FLAG: True, **unasked}, "completions", "off", {}).with_stats
+        assert settle({**GREEDY, **unasked}) == (False, GREEDY)
+    for wrong in ({STATS: 1, FLAG: True}, {STATS: "yes", FLAG: True}):
+        with pytest.raises(Refused, match="true or false") as refused:
+            settle({**GREEDY, **wrong})
+        assert refused.value.param == STATS
+    with pytest.raises(Refused, match="only deterministic requests have stats") as refused:
+        settle({**GREEDY, STATS: True})
+    assert refused.value.param == STATS
 
 
 def test_expected_fingerprint() -> None:

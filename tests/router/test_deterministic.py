@@ -27,6 +27,7 @@ from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpos
 from llm42.router import deterministic
 from llm42.router.deterministic import DeterministicRequest
 from llm42.router.verifiers import Pin, Unverifiable, VerifierPool
+from llm42.tracing import RequestTrace
 from tests.protocol.model import EOS, VOCABULARY, canonical_output, canonical_token, reply_to
 
 PROMPT, STOP = [3, 1, 4, 1, 5], StopRules(max_tokens=30, eos_token_id=EOS)
@@ -35,7 +36,7 @@ Draft = Callable[[list[int]], int]
 
 
 class Metrics:
-    def failover(self, reason: str) -> None: ...
+    def failover(self, request_id: str, error: Exception) -> None: ...
     def replayed(self, seconds: float) -> None: ...
 
 
@@ -107,7 +108,7 @@ def driver(hub: Hub, verifiers: Verifiers) -> tuple[DeterministicRequest, list[C
     session = Session(PROMPT, STOP, VerifyCadence(ReplayGrid(4), 2), run_ahead=8)
     commits: list[Commit] = []
     pool = VerifierPool(verifiers, TIMEOUTS, Metrics())  # type: ignore[arg-type]
-    parts: tuple[Any, ...] = (request, session, Pin(), hub, pool, TIMEOUTS, commits.append)
+    parts: tuple[Any, ...] = (request, session, Pin(), hub, pool, TIMEOUTS, commits.append, RequestTrace())
     return DeterministicRequest(*parts), commits
 
 

@@ -34,9 +34,10 @@ def test_our_fields_and_routes_are_described() -> None:
     }  # fmt: skip
     schemas = document["components"]["schemas"]
     for name, own in (("Completion", "prompt"), ("Chat", "messages")):
-        assert schemas[name]["properties"].keys() == {own, "is_deterministic", "expected_fingerprint", "receipt"}
+        ours = {"is_deterministic", "expected_fingerprint", "receipt", "determinism_stats"}
+        assert schemas[name]["properties"].keys() == {own, *ours}
     responses = document["paths"]["/v1/completions"]["post"]["responses"]
-    assert responses.keys() == {"200", "400", "412", "413", "503"}
+    assert responses.keys() == {"200", "400", "401", "412", "413", "429", "503"}
     assert app.openapi() is document
 
     receipt = Draft202012Validator({"$ref": "#/components/schemas/Receipt", "components": document["components"]})

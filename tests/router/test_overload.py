@@ -52,7 +52,8 @@ async def test_one_request_too_many_is_refused_at_once() -> None:
         refused = await asyncio.wait_for(http.post(COMPLETIONS, json={"stream": True}), 5)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, str(RETRY_AFTER_S))
         assert "2 requests already" in refused.json()["error"]["message"]
-        assert (await http.get("/v1/models")).status_code == 200  # which generates nothing
+        assert (await http.post("/tokenize", json={})).status_code == 503
+        assert (await http.get("/v1/models")).status_code == 200  # which has no body
         proceed.set()
         assert [response.status_code for response in await asyncio.gather(*taken)] == [200, 200]
         assert (await http.post(COMPLETIONS)).status_code == 200

@@ -1,11 +1,13 @@
 """What a response says about itself: everything, in the bytes, and never by mistake."""
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from starlette.types import Message
 
+from llm42.protocol import SessionStats
 from llm42.router.answer import Answer
 from llm42.router.stamp import PLACEHOLDER, StampError, stamped
 from llm42.router.verifiers import Pin
@@ -57,6 +59,25 @@ async def test_a_stream() -> None:
     assert dict(start["headers"])[b"x-llm42-verified"] == b"true"
     assert first["body"] == chunks[0]
     assert json.loads(last["body"][6:])["determinism"] == {"verified": True}
+
+
+async def test_stats_are_told_at_the_end_of_all_choices() -> None:
+    choices = [SessionStats(drafted=9, verified=8, committed=7, accepted=5, replays=2), SessionStats(committed=3)]
+    answer = Answer(Pin("abc"), with_stats=True, stats=choices)
+    usage = {"usage": {"completion_tokens": 10}}
+    _, whole = await sent(answer, compact({**UNSTAMPED, **usage}))
+    stats = json.loads(whole["body"])["determinism"]["stats"]
+    expected = {"drafted": 9, "verified": 8, "committed": 10, "accepted": 5, "replays": 2}
+    assert expected.items() <= stats.items()
+    assert stats.keys() == {field.name for field in fields(SessionStats)}
+
+    chunks = [b"data: %s\n\n" % compact(chunk) for chunk in (UNSTAMPED, {**UNSTAMPED, **usage})]
+    _, terminal, last = await sent(answer, *chunks, streamed=True)
+    assert json.loads(terminal["body"][6:])["determinism"] == {"verified": True}, "another choice may still grow"
+    assert json.loads(last["body"][6:])["determinism"] == {"verified": True, "stats": stats}
+
+    _, unasked = await sent(Answer(Pin("abc"), stats=choices), compact({**UNSTAMPED, **usage}))
+    assert json.loads(unasked["body"])["determinism"] == {"verified": True}
 
 
 async def test_text_cannot_be_mistaken_for_the_field() -> None:

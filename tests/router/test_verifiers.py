@@ -24,10 +24,10 @@ QUESTION = ReplayRequest("r", Question(pack_tokens([1, 2, 3]), 2))
 
 class Metrics:
     def __init__(self) -> None:
-        self.failovers: list[str] = []
+        self.failovers: list[tuple[str, Exception]] = []
 
-    def failover(self, reason: str) -> None:
-        self.failovers.append(reason)
+    def failover(self, request_id: str, error: Exception) -> None:
+        self.failovers.append((request_id, error))
 
     def replayed(self, seconds: float) -> None: ...
 

@@ -1,9 +1,11 @@
 """Asking the same thing under different conditions, and comparing the answers as bits."""
 
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import openai
 
 from tests.e2e.client import REQUEST_S, Answer, Transcript, random_prompt
@@ -55,9 +57,12 @@ class Side:
 
     async def ask(self, request: Request, *, stream: bool = False) -> Answer:
         [answer], statement = await self.send(request, stream=stream, **request.fields)
-        said = {"verified": self.deterministic} | ({} if request.seed is None else {"seed": request.seed})
         if self.deterministic:
-            assert (statement.header, statement.determinism) == ("true", said)
+            said = {"verified": True} | ({} if request.seed is None else {"seed": request.seed})
+            if not isinstance(request.prompt, str):
+                said["prompts"] = [hashlib.sha256(np.asarray(request.prompt, dtype="<i4").tobytes()).hexdigest()]
+            told = {name: statement.determinism[name] for name in said}
+            assert (statement.header, told) == ("true", said)
             assert statement.fingerprint
             self._fingerprints.add(statement.fingerprint)
         else:
