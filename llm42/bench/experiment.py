@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from llm42.bench.cell import Cell, System
-from llm42.bench.suite import Suite
+from llm42.bench.suite import Subject, Suite
 
 DRIFT_THREADS = 2
 """CPU attention splits a lone sequence over idle threads: with one, drafts do not drift, and nothing is recomputed."""
@@ -46,10 +46,10 @@ class Line:
         )
 
 
-def experiments(suite: Suite, model: str, dtype: str, cores: int) -> list[Experiment]:
-    """All of a suite for one model. Those with the same systems come together, so that few have to be started."""
+def experiments(suite: Suite, subject: Subject, cores: int) -> list[Experiment]:
+    """Those of one model. The ones with the same systems come together, so that few have to be started."""
     line = Line.of(suite, cores)
-    cell = Cell("", model, dtype, line.ours, suite.steady, suite.requests, 0, lanes=suite.lanes)
+    cell = Cell("", subject.model, subject.dtype, line.ours, suite.steady, suite.requests, 0, lanes=suite.lanes)
     made = (
         ("saturation", suite.repeats, _saturation(suite, line, cell)),
         ("offline", suite.repeats, _offline(suite, line, cell)),
@@ -59,7 +59,11 @@ def experiments(suite: Suite, model: str, dtype: str, cores: int) -> list[Experi
         ("spans", 1, _spans(suite, line, cell)),
         ("recompute", 1, _recompute(suite, line, cell)),
     )
-    return [Experiment(name, _interleaved(name, repeats, list(conditions))) for name, repeats, conditions in made]
+    return [
+        Experiment(name, _interleaved(name, repeats, list(conditions)))
+        for name, repeats, conditions in made
+        if name in subject.experiments
+    ]
 
 
 def _interleaved(name: str, repeats: int, conditions: list[Cell]) -> tuple[Cell, ...]:

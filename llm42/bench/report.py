@@ -80,7 +80,10 @@ def as_markdown(suite: Suite, machine: Mapping[str, Any], models: Mapping[tuple[
     lines = ["# LLM-42 benchmark", "", *_machine(suite, machine)]
     for (model, dtype), part in models.items():
         results, calibration, figures = part.results, part.calibration, part.figures
-        lines += ["", f"## {model}, {dtype}", "", *_targets(targets(results, calibration))]
+        lines += ["", f"## {model}, {dtype}"]
+        judged = targets(results, calibration)
+        if any(target.met is not None for target in judged):
+            lines += ["", *_targets(judged)]
         for name, table in _tables(results, calibration).items():
             if table:
                 title, text = _SECTIONS[name]

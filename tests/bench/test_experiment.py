@@ -12,16 +12,20 @@ from tests.bench.records import SUITE
 
 @pytest.mark.parametrize("suite", SUITES.values(), ids=list(SUITES))
 def test_every_suite_makes_cells_that_differ_and_fit(suite) -> None:
-    for model, dtype in suite.models:
-        cells = [cell for made in experiments(suite, model, dtype, 2) for cell in made.cells]
+    for subject in suite.subjects:
+        cells = [cell for made in experiments(suite, subject, 2) for cell in made.cells]
+        assert {cell.experiment for cell in cells} <= set(subject.experiments)
         assert len(set(cells)) == len(cells)
+        # What a deterministic token costs is compared with bare passes and steps of the same sizes.
+        assert (suite.window_size, suite.verify_batch_size) in suite.passes
+        assert suite.lanes in suite.batches
         assert all(cell.mix.longest <= suite.max_model_len for cell in cells)
         assert all(bool(cell.lanes) != bool(cell.load) for cell in cells)
 
 
 def test_repeats_take_turns() -> None:
     """ABBA: whatever drifts meets all conditions alike."""
-    for made in experiments(SUITE, "tiny", "float32", 2):
+    for made in experiments(SUITE, SUITE.subjects[0], 2):
         runs = [list(cells) for _, cells in groupby(made.cells, key=lambda cell: cell.repeat)]
         orders = [[(cell.system, cell.mix, cell.share, cell.beside, cell.beside_share) for cell in run] for run in runs]
         assert all(one == other[::-1] for one, other in pairwise(orders)), made.name

@@ -12,7 +12,7 @@ from llm42.bench.server import Place
 from llm42.bench.store import Store
 from tests.bench.records import CALIBRATION, MACHINE, SUITE, measured
 
-EXPERIMENTS = experiments(SUITE, "tiny", "float32", 2)
+EXPERIMENTS = experiments(SUITE, SUITE.subjects[0], 2)
 CELL = EXPERIMENTS[0].cells[0]
 PLACE = Place("tiny", "float32", 256, False, Path("/nowhere"))
 
@@ -96,7 +96,7 @@ def test_figures_of_two_machines_are_never_put_together(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.note("calibration-tiny-float32", CALIBRATION)
     facts = {name: value for name, value in MACHINE.items() if name not in ("suite", "split")}
-    for experiment in experiments(SUITE, "tiny", "float32", 2):
+    for experiment in experiments(SUITE, SUITE.subjects[0], 2):
         for cell in experiment.cells:
             store.add(cell, measured(cell, 1.0))
     measure_suite(SUITE, store, facts, None, None, print)
