@@ -37,7 +37,7 @@ def build(args: dict[str, Any]) -> Application:
     """The builder that `serve run` calls. Everything that can be refused before a model is loaded is refused here."""
     require_ray()
     config = read_config(args)
-    read_keys(config.router, os.environ)
+    asks_for_keys = bool(read_keys(config.router, os.environ))
     cluster = ray.cluster_resources()
     gpus = cluster.get("GPU", 0) > 0
     verifier_on_gpu = actor_resources(config.verifier, gpus=gpus)["num_gpus"] > 0
@@ -87,4 +87,4 @@ def build(args: dict[str, Any]) -> Application:
     # One for each deploy: verifiers that replace others later are held to the first one's fingerprint, and a new deploy
     # may bring another.
     pool_id = uuid.uuid4().hex
-    return router.bind(config, fast_path.bind(config), verifier.bind(config, pool_id))
+    return router.bind(config, fast_path.bind(config), verifier.bind(config, pool_id), asks_for_keys)

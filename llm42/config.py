@@ -21,7 +21,10 @@ _NOT_THE_VERIFIERS = {
     "load_format": "weights are digested while they load",
     "worker_extension_cls": "it carries the replay pass",
 }
-_NOT_THE_ROUTERS = ("--model", "--served-model-name", "--dtype", "--max-model-len", "--max-num-queued-reqs")
+_NOT_THE_ROUTERS = (
+    *("--model", "--served-model-name", "--dtype", "--max-model-len", "--max-num-queued-reqs"),
+    *("--api-key", "--fingerprint-mode", "--fingerprint-value", "--config"),
+)
 
 
 def _yaml_switch(value: object) -> object:
@@ -236,12 +239,17 @@ class Config(Frozen):
             )
         for argument in self.router.arguments:
             name = argument.partition("=")[0].replace("_", "-")
-            if name in _NOT_THE_ROUTERS:
-                raise ValueError(f"router.arguments must not set {argument}: the configuration has a field for it")
-            if name == "--api-key":
+            # vLLM takes abbreviations.
+            settled = next((full for full in _NOT_THE_ROUTERS if len(name) > 2 and full.startswith(name)), None)
+            if settled == "--api-key":
                 raise ValueError(
                     "router.arguments must not set --api-key: whoever reads the configuration would have the key; put "
                     "it into a file, and set router.api_keys_file"
+                )
+            if settled is not None:
+                raise ValueError(
+                    f"router.arguments must not set {settled} ({argument}): the configuration has a field for it, or "
+                    "the router needs it"
                 )
         return self
 

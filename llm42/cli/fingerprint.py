@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from llm42.cli.check import ApiKey
+from llm42.cli.check import ApiKey, header_value
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +23,7 @@ def fingerprint(
     one: Annotated[str, typer.Argument(metavar="A", help="Base URL of a server, or a file saved with --json.")],
     other: Annotated[str | None, typer.Argument(metavar="[B]", help="Another one, to compare with.")] = None,
     api_key: ApiKey = None,
+    other_api_key: Annotated[str | None, typer.Option(callback=header_value, help="That of B.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Print what a server's fingerprint is made of, or what differs between two.
@@ -33,7 +34,8 @@ def fingerprint(
     Exit status: 0 if it was read (and both are equal), 1 if they differ, 2 if one could not be read.
     """
     try:
-        found = [_read(source, api_key) for source in (one, other) if source is not None]
+        keys = ((one, api_key), (other, other_api_key))
+        found = [_read(source, key) for source, key in keys if source is not None]
     except UnreadableError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(UNREADABLE) from None

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -217,6 +218,11 @@ def _served_model(client: "httpx.Client") -> str | None:
         listing = client.get("/v1/models")
     except httpx.TransportError:
         return None
+    if listing.status_code == HTTPStatus.UNAUTHORIZED:
+        raise LaunchError(
+            "the application asks for an API key that this command does not have: put it into a file, and set "
+            "router.api_keys_file"
+        )
     return str(listing.json()["data"][0]["id"]) if listing.is_success else None
 
 

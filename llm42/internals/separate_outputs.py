@@ -16,7 +16,7 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 
 
 class SeparateOutputs(RequestOutputCollector):  # type: ignore[misc]
-    """As many outputs as were put. Bounded by what may run ahead of a stream, as vLLM's joined one is."""
+    """As many outputs as were put: no more than the request has tokens."""
 
     def __init__(self, output_kind: Any, request_id: str) -> None:
         super().__init__(output_kind, request_id)

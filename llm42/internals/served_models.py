@@ -43,6 +43,8 @@ def _engine_reasons(config: Any) -> list[str]:
         "data parallelism is on": parallel.data_parallel_size > 1,
         "decode context parallelism is on": parallel.decode_context_parallel_size > 1,
         "prefill context parallelism is on": parallel.prefill_context_parallel_size > 1,
+        "expert parallelism is on": parallel.enable_expert_parallel,
+        "experts are moved by load (EPLB)": parallel.enable_eplb,
         "LoRA is on": config.lora_config is not None,
         "speculation is on": config.speculative_config is not None,
     }

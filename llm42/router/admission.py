@@ -180,8 +180,10 @@ def _remedy(name: str, value: Any, endpoint: Endpoint, samples: bool) -> str | N
     """What to send instead of a value that is not neutral; None if it can be verified as it is."""
     if name == "seed" and (isinstance(value, bool) or not isinstance(value, int)):
         return "send a whole number"
-    if name == "n":  # vLLM itself refuses several greedy ones: they would be equal
-        return None if samples else "send 1"
+    if name == "n":
+        if type(value) is not int:  # vLLM would read "16.0" as 16: what quotas count must be what is made
+            return "send a whole number"
+        return None if samples else "send 1"  # vLLM itself refuses several greedy ones: they would be equal
     if name in ("logprobs", "top_logprobs", "prompt_logprobs") and value == -1:
         return "send how many"
     if name in _FREE or name in _FREE_OF[endpoint]:

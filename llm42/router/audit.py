@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from llm42.logs import printable
 from llm42.metrics import RouterMetrics
 from llm42.protocol import ReplayReply
 from llm42.protocol.errors import ReplayImpossible, ReplayRefused
@@ -48,7 +49,7 @@ class Auditor:
         try:
             reply = await self._verifiers.replay(question, None, Pin(fingerprint), verifiers)
         except (Unverifiable, ReplayRefused, ReplayImpossible) as error:
-            self._metrics.audited("unanswered", f"{transcript.request_id}: {error}")
+            self._metrics.audited("unanswered", f"{printable(transcript.request_id)}: {error}")
             return
         finally:
             self._running -= 1
@@ -57,7 +58,9 @@ class Auditor:
             self._metrics.audited("confirmed")
             return
         suspects = sorted(verifiers | {reply.replica_id} - {""})
-        reason = f"the audit of {transcript.request_id} failed: {difference}; verifiers {', '.join(suspects)}"
+        reason = (
+            f"the audit of {printable(transcript.request_id)} failed: {difference}; verifiers {', '.join(suspects)}"
+        )
         self._metrics.audited("mismatch", reason)
         # One of them computes wrongly, and nothing tells which: Serve replaces all, and start-up audits the new ones.
         for replica_id in suspects:

@@ -10,12 +10,13 @@ from llm42.router.stamp import PLACEHOLDER
 
 
 class Router:
-    """Binds the handles of the two pools to one OpenAI server."""
+    """Binds the handles of the two pools to one OpenAI server. ``asks_for_keys``: whoever deployed it has seen some."""
 
-    def __init__(self, config: Config, fast_path: Any, verifier: Any) -> None:
+    def __init__(self, config: Config, fast_path: Any, verifier: Any, asks_for_keys: bool) -> None:
         self._config = config
         self._fast_path = fast_path
         self._verifier = verifier
+        self._asks_for_keys = asks_for_keys
         self._core: Any = None
 
     async def __serve_build_asgi_app__(self) -> Any:
@@ -32,7 +33,7 @@ class Router:
         from llm42.router.core import RouterCore
         from llm42.router.errors import shape_errors
         from llm42.router.hub import DraftHub
-        from llm42.router.keys import read_keys
+        from llm42.router.keys import VARIABLE, read_keys
         from llm42.router.openapi import describe
         from llm42.router.quota import Quotas
         from llm42.router.receipts import receipts_route
@@ -44,6 +45,8 @@ class Router:
         keep_log_files()
         config = self._config
         keys = read_keys(config.router, os.environ)
+        if self._asks_for_keys and not keys:  # else this node would serve everybody
+            raise ValueError(f"whoever deployed this has {VARIABLE}, but this node has not: use router.api_keys_file")
         self._metrics = metrics = RouterMetrics()
         model_path = resolve_model(config.model)
         revision = config.verifier.engine.get("revision")

@@ -57,6 +57,12 @@ def client_of(scope: Scope) -> int:
     return client
 
 
+def _is_open(scope: Scope) -> bool:
+    """Nothing that has a body: it would take a place, and time."""
+    # A browser asks with OPTIONS, and has no key yet, whether it may ask from another site's page.
+    return scope["method"] == "OPTIONS" or (scope["method"] in ("GET", "HEAD") and path_of(scope) in OPEN)
+
+
 class KeyMiddleware:
     """Lets through to ``app`` what carries a right key, or asks for what is :data:`OPEN`; all else gets a 401."""
 
@@ -65,8 +71,7 @@ class KeyMiddleware:
         self._index = index
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A browser asks with OPTIONS, and has no key yet, whether it may ask from another site's page.
-        if scope["type"] != "http" or scope["method"] == "OPTIONS" or path_of(scope) in OPEN:
+        if scope["type"] != "http" or _is_open(scope):
             await self._app(scope, receive, send)
             return
         client = self._index(Headers(scope=scope))

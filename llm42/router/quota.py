@@ -115,11 +115,10 @@ class _Account:
 
 
 def answers_of(body: Mapping[str, Any]) -> tuple[int, str]:
-    """How many answers a request asks for, and the parameter that says so. What vLLM will refuse counts as 1."""
+    """How many answers an admitted request asks for, and the parameter that says so. What vLLM will refuse counts as
+    1."""
     prompt = body.get("prompt")
     prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
-    try:
-        samples = max(int(body.get("n") or 1), 1)  # vLLM takes "2" and 2.0 too
-    except (TypeError, ValueError, OverflowError):
-        samples = 1
+    n = body.get("n")
+    samples = n if type(n) is int and n > 0 else 1
     return prompts * samples, "n" if samples > 1 else "prompt"

@@ -13,7 +13,7 @@ from llm42.protocol.errors import ReplayImpossible, ReplayRefused
 from llm42.receipt import Receipt
 from llm42.router.http import openai_error
 from llm42.router.keys import client_of
-from llm42.router.quota import OverQuota, Quotas
+from llm42.router.quota import OverQuota, Quotas, Spend
 from llm42.router.transcript import replay_of
 from llm42.router.verifiers import Pin, Unverifiable, VerifierPool
 
@@ -34,8 +34,7 @@ def receipts_route(verifiers: VerifierPool, quotas: Quotas) -> Route:
         try:
             receipt = Receipt.model_validate_json(await request.body())
             with quotas.admit(client_of(request.scope)) as spend:
-                spend(len(receipt.prompt_token_ids) + len(receipt.token_ids))
-                return await _verify(receipt, verifiers)
+                return await _verify(receipt, verifiers, spend)
         except OverQuota as over:
             return over.response()
         except ValidationError as error:
@@ -47,14 +46,19 @@ def receipts_route(verifiers: VerifierPool, quotas: Quotas) -> Route:
     return Route(PATH, verify, methods=["POST"])
 
 
-async def _verify(receipt: Receipt, verifiers: VerifierPool) -> Response:
+async def _verify(receipt: Receipt, verifiers: VerifierPool, spend: Spend) -> Response:
     prompt, tokens = receipt.prompt_token_ids, receipt.token_ids
     question = replay_of(f"receipt-{uuid.uuid4().hex}", prompt, tokens, receipt.selection, receipt.fingerprint)
     try:
-        found = (await verifiers.describe())["fingerprint"]
+        description = await verifiers.describe()
+        found, longest = description["fingerprint"], description["max_model_len"]
         if found != receipt.fingerprint:
             message = f"the receipt is from verifiers that compute as {receipt.fingerprint}, these compute as {found}"
             return openai_error(412, message, param="fingerprint")
+        if len(receipt.tokens) > longest:
+            message = f"the receipt has {len(receipt.tokens)} tokens, but a context here has {longest}"
+            return openai_error(400, message, param="token_ids")
+        spend(len(receipt.tokens))  # not afterwards: whoever leaves has had the work done
         reply = await asyncio.get_running_loop().create_task(
             verifiers.replay(question, None, Pin(receipt.fingerprint)),
             context=contextvars.Context(),  # see llm42.router.background

@@ -115,7 +115,7 @@ class RequestSpans(RequestTrace):
         self._verify, self._tries = span, 1  # a session has one replay at a time
         with _ending(span):
             try:
-                yield carrier[PARENT]
+                yield carrier.get(PARENT)  # none where OpenTelemetry is switched off
             finally:
                 span.set_attribute("llm42.tries", self._tries)
                 self._verify = None

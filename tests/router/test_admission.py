@@ -72,6 +72,7 @@ def test_contradicting_flags() -> None:
         ("seed", "-1"),
         ("seed", True),
         ("n", 2),
+        ("n", "16.0"),
         ("logprob_token_ids", [1]),
         ("logprobs", -1),
         ("prompt_logprobs", -1),

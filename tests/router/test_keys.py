@@ -103,6 +103,7 @@ async def test_health_is_for_everybody_and_so_is_a_browser_s_question() -> None:
     behind = Behind(KEYS)
     assert (await behind.ask("/health", "GET")).status_code == 200
     assert (await behind.ask("/v1/completions", "OPTIONS")).status_code == 200
+    assert (await behind.ask("/health", "POST")).status_code == 401  # it would have a body
     for other in ("/health/", "/healthz", "//health", "/health/../v1/models", "/llm/health"):
         assert (await behind.ask(other, "GET")).status_code == 401
 

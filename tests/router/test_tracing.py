@@ -184,3 +184,11 @@ async def test_negative_control_on_is_on(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "llm42.tracing.spans", None)
     with pytest.raises(ImportError):
         tracing_of(Traces(endpoint="http://127.0.0.1:1"), "router", "r1")
+
+
+async def test_where_opentelemetry_is_switched_off_nothing_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    spans = Spans()
+    tokens, failures = await answered(spans.tracing, wrong_now_and_then, Listening())
+    assert (tokens, failures) == (canonical_output(PROMPT, StopRules(LENGTH)), [])
+    assert not spans.names

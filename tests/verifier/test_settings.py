@@ -62,7 +62,7 @@ def runner(**changes: Any) -> SimpleNamespace:
     """A served model runner, with single traits changed."""
     model: dict[str, Any] = dict.fromkeys(
         ("is_encoder_decoder", "is_multimodal_model", "use_mla", "is_hybrid", "has_inner_state", "uses_mrope"), False
-    ) | {"runner_type": "generate", "model": "m", "is_moe": False, "quantization": None}
+    ) | {"runner_type": "generate", "model": "m", "quantization": None}
     parallel = dict.fromkeys(
         (
             "pipeline_parallel_size",
@@ -72,6 +72,7 @@ def runner(**changes: Any) -> SimpleNamespace:
         ),
         1,
     )
+    parallel |= dict.fromkeys(("enable_expert_parallel", "enable_eplb"), False)
     engine = {"lora_config": None, "speculative_config": None}
     spec = changes.pop("spec", full_attention())
     groups = changes.pop("groups", 1)
@@ -112,7 +113,8 @@ def test_a_plain_decoder_is_served() -> None:
         ({"has_inner_state": True}, "Mamba"),
         ({"uses_mrope": True}, "M-RoPE"),
         ({"runner_type": "pooling"}, "does not generate"),
-        ({"is_moe": True}, "mixture of experts"),
+        ({"enable_expert_parallel": True}, "expert parallelism"),
+        ({"enable_eplb": True}, "moved by load"),
         ({"quantization": "fp8"}, "quantised"),
         ({"pipeline_parallel_size": 2}, "pipeline"),
         ({"lora_config": object()}, "LoRA"),
