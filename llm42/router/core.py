@@ -142,7 +142,6 @@ class RouterCore(TextCore):
 
     async def _verified(self, request: EngineCoreRequest, chosen: Selection, answer: Answer) -> None:
         choice = choice_of(request)
-        answer.prompts[choice[0]] = prompt_digest(request.prompt_token_ids)
         answer.seed = None if chosen.greedy else request.sampling_params.seed - choice[1]
         told = scores_wanted(request)
         session = Session(
@@ -154,6 +153,7 @@ class RouterCore(TextCore):
             answer.transcripts[choice] = transcript
         answer.stats.append(session.stats)
         if choice[1] == 0:  # the samples of a prompt share it, and `usage` counts it once
+            answer.prompts[choice[0]] = prompt_digest(request.prompt_token_ids)
             answer.spend(len(request.prompt_token_ids))
 
         def commit(commit: Commit) -> None:

@@ -1,5 +1,6 @@
 """Requests through the official ``openai`` client, and their answers as bits."""
 
+import hashlib
 import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,11 @@ class Transcript:
             stop_reason=self.stop_reason,
             usage=None if usage is None else (usage.prompt_tokens, usage.completion_tokens),
         )
+
+
+def digest(tokens: Sequence[int]) -> str:
+    """As ``determinism.prompts`` has it, computed in another way."""
+    return hashlib.sha256(np.asarray(tokens, dtype="<i4").tobytes()).hexdigest()
 
 
 def random_prompt(seed: int, length: int) -> list[int]:

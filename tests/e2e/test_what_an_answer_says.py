@@ -1,18 +1,16 @@
 """Every answer says whether it was verified, by whom, and how to have it again; a receipt lets others check it."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import openai
 import pytest
 from typer.testing import CliRunner
 
 from llm42.cli import main
-from tests.e2e.client import Client, random_prompt
+from tests.e2e.client import Client, digest, random_prompt
 from tests.e2e.cluster import Cluster
 
 PROMPT = random_prompt(77, 40)
@@ -25,10 +23,6 @@ async def raw(cluster: Cluster, route: str = "completions", **fields: Any) -> ht
     body |= {"prompt": PROMPT} if route == "completions" and "prompt" not in body else {}
     async with httpx.AsyncClient(trust_env=False, timeout=200) as http:
         return await http.post(f"{cluster.url}/v1/{route}", json=body)
-
-
-def digest(tokens: list[int]) -> str:
-    return hashlib.sha256(np.asarray(tokens, dtype="<i4").tobytes()).hexdigest()
 
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:

@@ -1,14 +1,12 @@
 """Asking the same thing under different conditions, and comparing the answers as bits."""
 
-import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import openai
 
-from tests.e2e.client import REQUEST_S, Answer, Transcript, random_prompt
+from tests.e2e.client import REQUEST_S, Answer, Transcript, digest, random_prompt
 
 SAMPLING = {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "min_p": 0.001}
 """Every cut-off at work, and still much to choose from."""
@@ -60,7 +58,7 @@ class Side:
         if self.deterministic:
             said = {"verified": True} | ({} if request.seed is None else {"seed": request.seed})
             if not isinstance(request.prompt, str):
-                said["prompts"] = [hashlib.sha256(np.asarray(request.prompt, dtype="<i4").tobytes()).hexdigest()]
+                said["prompts"] = [digest(request.prompt)]
             told = {name: statement.determinism[name] for name in said}
             assert (statement.header, told) == ("true", said)
             assert statement.fingerprint
