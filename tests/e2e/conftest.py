@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.client import Client
 from tests.e2e.cluster import Cluster, ray_cluster
 
-TOOLS = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
+TOOLS = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--trust-request-chat-template"]
 # Else a grammar lets a model without sense write spaces for ever.
 GRAMMARS = ["--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}']
 
