@@ -23,7 +23,7 @@ _NOT_THE_VERIFIERS = {
 }
 _NOT_THE_ROUTERS = (
     *("--model", "--served-model-name", "--dtype", "--max-model-len", "--max-num-queued-reqs"),
-    *("--api-key", "--fingerprint-mode", "--fingerprint-value", "--config"),
+    *("--api-key", "--fingerprint-mode", "--fingerprint-value", "--config", "--root-path"),
 )
 
 

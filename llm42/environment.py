@@ -14,6 +14,8 @@ VLLM_ENV = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # The runner whose attributes llm42.internals relies on.
     "VLLM_USE_V2_MODEL_RUNNER": "0",
+    # Two requests of one X-Request-Id must not become one.
+    "VLLM_DISABLE_REQUEST_ID_RANDOMIZATION": "0",
     # Threads are counted, not pinned to cores: several engines share a machine.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }

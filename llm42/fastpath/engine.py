@@ -204,7 +204,10 @@ class DraftEngine:
             )
         if min(prompt) < 0 or max(prompt) >= self._vocab_size:
             raise ValueError(f"a token id is outside [0, {self._vocab_size})")
-        draft_selection(request.sampling_params)
+        selection = draft_selection(request.sampling_params)
+        steering = selection.steering if selection is not None else None
+        if steering is not None and not all(0 <= token < self._vocab_size for token in steering.token_ids):
+            raise ValueError(f"a parameter names a token that is not in [0, {self._vocab_size})")
 
     def _abort(self, mailbox: Mailbox, request_ids: Sequence[str]) -> None:
         self._forget(mailbox, {mailbox.prefix + request_id for request_id in request_ids} & mailbox.in_flight)

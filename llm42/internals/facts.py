@@ -15,7 +15,7 @@ import torch
 
 LIBRARIES = (
     *("vllm", "torch", "triton", "flashinfer", "flash-attn", "nvidia-", "mkl", "intel-openmp", "onednn"),
-    "xgrammar",
+    *("xgrammar", "transformers", "tokenizers"),
 )
 """Distributions that bring kernels or decide what may be chosen, by the beginning of their names."""
 SWITCHES = ("ATEN_", "DNNL_", "ONEDNN_", "MKL_", "OMP_", "KMP_", "GOMP_", "CUBLAS", "CUDNN_", "NVIDIA_TF32", "TORCH_")

@@ -23,10 +23,12 @@ from llm42.internals.facts import worker_facts
 from llm42.internals.grammar_tokenizer import make_grammar_masks
 from llm42.internals.served_models import require_served
 from llm42.internals.weights import LOAD_FORMAT  # noqa: F401  importing it registers the loader, here in the worker
+from llm42.protocol.errors import ReplayFailed, ReplayImpossible
 from llm42.protocol.selection import Selection
 from llm42.protocol.steering import Grammar, Steering
 from llm42.sampling import Selected, select
 from llm42.sampling.grammar import GrammarMasks
+from llm42.sampling.grammar_compiler import GrammarBusy
 
 DIGEST_BYTES = 16
 """Of the logits of one slot; see :meth:`ReplayExtension.llm42_digest_pass`."""
@@ -123,7 +125,7 @@ class ReplayExtension:
     @torch.inference_mode()
     def llm42_replay_pass(
         self, tokens: bytes, starts: bytes, tables: bytes, asked: list[int], orders: list[list[Any]]
-    ) -> tuple[list[list[bytes]], list[float]] | None:
+    ) -> tuple[list[list[Any]], list[float]] | None:
         """One pass (see :meth:`ReplayPass.forward`) and the choices of the rows in ``asked``.
 
         ``orders`` says of each of these how to choose (the fields of a ``Selection``), how many of the most probable
@@ -132,25 +134,35 @@ class ReplayExtension:
 
         Returns, on rank 0, for each asked row, packed per slot: token ids (int32), logprobs (fp32), ranks (int32),
         validity (one byte), the most probable token ids (int32) and their logprobs (fp32); then the seconds spent in
-        the model, in the LM head and in ``select``.
+        the model, in the LM head and in ``select``. A row that cannot be chosen from has instead what kept it from
+        that, its neighbours have their choices: the class of a :class:`~llm42.protocol.errors.ReplayError`, and why.
         """
         replay = self._llm42_pass
         assert replay is not None, "llm42_setup has not been called"
         clock = _Clock(replay.runner.device)
         hidden = replay.forward(tokens, starts, tables)
         in_model, in_head, in_select = clock.lap(), 0.0, 0.0
-        chosen: list[list[bytes]] = []
+        chosen: list[list[Any]] = []
         start = _int32(starts)
         for row, (selection, top, scored, history) in zip(asked, orders, strict=True):
             logits = replay.logits(hidden[row])
             in_head += clock.lap()
             if logits is not None:
-                first, so_far = int(start[row]), _int32(history).long()
-                how = Selection.of_fields(selection)
-                masks = self._llm42_masks(how.steering, so_far, first)
-                chosen.append(_pack(select(logits, how, first, _int32(scored), top, so_far, masks)))
+                chosen.append(self._llm42_choices(logits, int(start[row]), selection, top, scored, history))
                 in_select += clock.lap()
         return (chosen, [in_model, in_head, in_select]) if self.rank == 0 else None
+
+    def _llm42_choices(
+        self, logits: Tensor, start: int, selection: list[Any], top: int, scored: bytes, history: bytes
+    ) -> list[Any]:
+        try:
+            how, so_far = Selection.of_fields(selection), _int32(history).long()
+            masks = self._llm42_masks(how.steering, so_far, start)
+            return _pack(select(logits, how, start, _int32(scored), top, so_far, masks))
+        except GrammarBusy as busy:  # it was compiled, and forgotten since
+            return [ReplayFailed.__name__, str(busy)]
+        except (ValueError, TypeError, IndexError) as error:  # what was asked, and not the engine, is at fault
+            return [ReplayImpossible.__name__, f"{type(error).__name__}: {error}"]
 
     def llm42_prepare_grammar(self, fields: list[Any]) -> list[str] | None:
         """Whether a grammar can be enforced, on rank 0: see :meth:`~llm42.sampling.grammar.GrammarMasks.prepare`."""

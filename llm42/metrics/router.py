@@ -84,7 +84,9 @@ AGE = Histogram(
     buckets=SECONDS,
 )
 OLDEST = Gauge(
-    "llm42_oldest_uncommitted_seconds", "seconds", "Age of the oldest drafted token that waits for its commit now."
+    "llm42_oldest_uncommitted_seconds",
+    "seconds",
+    "Age of the oldest drafted token or replay that waits for its commit.",
 )
 REPLAY_SECONDS = Histogram(
     "llm42_replay_seconds", "seconds", "Time of a replay as the router sees it, all tries together.", buckets=SECONDS

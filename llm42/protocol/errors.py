@@ -1,8 +1,21 @@
 """Why a verifier did not answer. Plain and picklable: they cross process boundaries as they are."""
 
+from typing import Self
+
 
 class ReplayError(Exception):
-    """Base of all that a verifier raises to its caller."""
+    """Base of all that a verifier raises to its caller; ``replica_id`` says which one, where it knows."""
+
+    def __init__(self, message: str, replica_id: str = "") -> None:
+        super().__init__(message, replica_id)  # all of them: they are what is pickled
+        self.replica_id = replica_id
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def named(self, replica_id: str) -> Self:
+        """The same, from that verifier."""
+        return type(self)(str(self), replica_id)
 
 
 class ReplayRefused(ReplayError):
@@ -16,20 +29,17 @@ class VerifierBusy(ReplayError):
 class FingerprintMismatch(ReplayError):
     """This verifier computes other bits than the caller builds on: ask another pool.
 
-    ``replica_id`` and ``fingerprint`` are those of the verifier, where it knows.
+    ``fingerprint`` is the verifier's, where it knows.
     """
 
     def __init__(self, message: str, replica_id: str = "", fingerprint: str = "") -> None:
-        super().__init__(message, replica_id, fingerprint)  # all of them: they are what is pickled
-        self.replica_id = replica_id
+        super().__init__(message, replica_id)
+        self.args = (message, replica_id, fingerprint)
         self.fingerprint = fingerprint
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class ReplayImpossible(ReplayError):
-    """The model computes no usable logits for this request (NaN, infinity): never retry."""
+    """The model computes no usable logits for this request (NaN, infinity): never retry where two verifiers say so."""
 
 
 class ReplayFailed(ReplayError):

@@ -27,6 +27,8 @@ class Selection:
     """What the tokens so far do to the choice, if anything."""
 
     def __post_init__(self) -> None:
+        if type(self.top_k) is not int or type(self.seed) is not int:
+            raise ValueError(f"top_k and seed are whole numbers, not {self.top_k!r} and {self.seed!r}")
         if not (
             0 <= self.temperature < float("inf")
             and 0 < self.top_p <= 1
@@ -72,8 +74,6 @@ class Selection:
     def of_fields(cls, fields: list[Any]) -> "Selection":
         """Raises ValueError or TypeError if these are none."""
         temperature, top_p, top_k, min_p, seed, *steering = fields
-        if type(top_k) is not int or type(seed) is not int:
-            raise TypeError(f"top_k and seed are whole numbers, not {top_k!r} and {seed!r}")
         return cls(temperature, top_p, top_k, min_p, seed, *map(Steering.of_fields, steering))
 
 

@@ -1,5 +1,6 @@
 """What changes logits before a token is chosen from them: parameters whose effect depends on the tokens so far."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import chain
@@ -26,6 +27,8 @@ class Grammar:
     def __post_init__(self) -> None:
         if self.kind not in get_args(GrammarKind):
             raise ValueError(f"not a kind of grammar: {self.kind!r}")
+        if type(self.text) is not str or type(self.any_whitespace) is not bool or not _rising(self.stops):
+            raise ValueError(f"not a grammar: {self}")
 
     @property
     def fields(self) -> list[Any]:
@@ -62,13 +65,18 @@ class Steering:
     grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
+        penalties = (self.presence_penalty, self.frequency_penalty, self.repetition_penalty)
         if not (
-            self.prompt_tokens >= 1
+            # What crosses processes, or is in a receipt, may be anything: wrong types would fail in a pass, and with
+            # it whoever shares that.
+            type(self.prompt_tokens) is type(self.min_tokens) is int
+            and all(map(_number, chain(penalties, (bias for _, bias in self.logit_bias))))
+            and self.prompt_tokens >= 1
             and -2 <= self.presence_penalty <= 2
             and -2 <= self.frequency_penalty <= 2
-            and 0 < self.repetition_penalty < float("inf")
+            and self.repetition_penalty > 0
             and self.min_tokens >= 0
-            and all(self.bad_words)
+            and all(word and all(map(_whole, word)) for word in self.bad_words)
             and self.allowed != ()
             and all(map(_rising, ([token for token, _ in self.logit_bias], self.stops, self.allowed or ())))
         ):
@@ -95,7 +103,15 @@ class Steering:
 
 
 def _rising(ids: Sequence[int]) -> bool:
-    return all(map(lt, ids, ids[1:]))
+    return all(map(_whole, ids)) and all(map(lt, ids, ids[1:]))
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int  # a bool is none, nor is what is equal to one
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def _tupled(value: Any) -> Any:

@@ -72,5 +72,5 @@ class Answer:
         ]
 
 
-ANSWER: ContextVar[Answer | None] = ContextVar("llm42_answer", default=None)
-"""Of the request at hand; None for an ordinary one."""
+ANSWER: ContextVar[Answer | None] = ContextVar("llm42_answer")
+"""Of the request at hand; None for an ordinary one. Where it is not set nobody has decided: no token may leave."""

@@ -45,26 +45,29 @@ class Auditor:
         self._background.spawn(work, name=f"audit of {transcript.request_id}")
 
     async def _audit(self, transcript: Transcript, verifiers: set[str], fingerprint: str) -> None:
-        question = transcript.question(fingerprint)
         try:
+            question = transcript.question(fingerprint)
             reply = await self._verifiers.replay(question, None, Pin(fingerprint), verifiers)
-        except (Unverifiable, ReplayRefused, ReplayImpossible) as error:
+        except (Unverifiable, ReplayRefused) as error:
             self._metrics.audited("unanswered", f"{printable(transcript.request_id)}: {error}")
             return
+        except ReplayImpossible as none:  # it was answered, so there has been a token to choose
+            difference, witness = str(none), none.replica_id
+        else:
+            found = next(_differences(transcript, reply), None)
+            if found is None:
+                self._metrics.audited("confirmed")
+                return
+            difference, witness = found, reply.replica_id
         finally:
             self._running -= 1
-        difference = next(_differences(transcript, reply), None)
-        if difference is None:
-            self._metrics.audited("confirmed")
-            return
-        suspects = sorted(verifiers | {reply.replica_id} - {""})
+        suspects = sorted(verifiers | {witness} - {""})
         reason = (
             f"the audit of {printable(transcript.request_id)} failed: {difference}; verifiers {', '.join(suspects)}"
         )
         self._metrics.audited("mismatch", reason)
         # One of them computes wrongly, and nothing tells which: Serve replaces all, and start-up audits the new ones.
-        for replica_id in suspects:
-            await self._verifiers.condemn(replica_id, reason)
+        self._verifiers.condemn(suspects, reason)
 
 
 def _differences(transcript: Transcript, reply: ReplayReply) -> Iterator[str]:

@@ -75,8 +75,12 @@ class RouterCore(TextCore):
     # -- what AsyncLLM calls ---------------------------------------------------------------------------
 
     async def add_request_async(self, request: EngineCoreRequest) -> None:
-        params, answer = request.sampling_params, ANSWER.get()
-        flagged = bool((params.extra_args or {}).get(FLAG))
+        flagged = bool((request.sampling_params.extra_args or {}).get(FLAG))
+        try:
+            answer = ANSWER.get()
+        except LookupError:
+            self.fail(request.request_id, HTTPStatus.INTERNAL_SERVER_ERROR, "nobody has decided on its determinism")
+            return
         if flagged != (answer is not None):  # one of the two was lost on its way: what would be said were not true
             self.fail(request.request_id, HTTPStatus.INTERNAL_SERVER_ERROR, "the request has lost its context")
             return

@@ -55,7 +55,7 @@ class Router:
         self._hub = DraftHub(self._fast_path, uuid.uuid4().hex, config)
         self._core = RouterCore(config, self._hub, self._verifiers, metrics)
         arguments = _arguments(config, model_path)
-        keep_apart(lambda: (answer := ANSWER.get()) is not None and answer.singly)
+        keep_apart(lambda: (answer := ANSWER.get(None)) is not None and answer.singly)
         self._frontend = await make_frontend(self._core, arguments, config.window_size)
         self._core.fail, self._core.structured_outputs = self._frontend.fail, self._frontend.structured_outputs
         replica_id = serve.get_replica_context().replica_id.unique_id
@@ -85,6 +85,7 @@ class Router:
             await self._core.close()
             await asyncio.to_thread(self._core.tracing.close)
             await self._hub.close()
+            await self._verifiers.close()
             self._frontend.shutdown()
             self._metrics.close()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from http import HTTPStatus
 
 from starlette.requests import Request
@@ -40,8 +41,11 @@ def path_of(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
-async def read_body(request: Request) -> bytes:
-    """The whole body. Raises BadBody if it is longer than :data:`MAX_BODY_BYTES` or takes more than :data:`BODY_S`."""
+async def read_body(request: Request, hold: Callable[[int], None] = lambda _: None) -> bytes:
+    """The whole body; ``hold`` hears of its bytes as they come, and may raise BadBody.
+
+    Raises BadBody if it is longer than :data:`MAX_BODY_BYTES` or takes more than :data:`BODY_S`.
+    """
     chunks: list[bytes] = []
     size = 0
     declared = request.headers.get("content-length", "")
@@ -53,6 +57,7 @@ async def read_body(request: Request) -> bytes:
                 size += len(chunk)
                 if size > MAX_BODY_BYTES:
                     raise _too_large()
+                hold(len(chunk))
                 chunks.append(chunk)
     except TimeoutError:
         raise BadBody(HTTPStatus.REQUEST_TIMEOUT, f"the request body did not come within {BODY_S:g} s") from None

@@ -40,7 +40,10 @@ def endpoint_of(scope: Scope) -> Endpoint | None:
 
 
 class DeterminismMiddleware:
-    """Wraps ``app``; ``generation_config`` holds the model's own sampling defaults."""
+    """Wraps ``app``; ``generation_config`` holds the model's own sampling defaults.
+
+    ``most`` answers are what one request may ask for: the router will never have room for more.
+    """
 
     def __init__(
         self,
@@ -49,12 +52,14 @@ class DeterminismMiddleware:
         generation_config: Mapping[str, Any],
         fingerprint: CurrentFingerprint,
         quotas: Quotas,
+        most: int,
     ) -> None:
         self._app = app
         self._mode = mode
         self._generation_config = generation_config
         self._fingerprint = fingerprint
         self._quotas = quotas
+        self._most = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint = endpoint_of(scope)
@@ -97,9 +102,12 @@ class DeterminismMiddleware:
         if not isinstance(fields, dict):
             return None, body
         admission = admit(fields, endpoint, self._mode, self._generation_config)
+        answers, param = answers_of(admission.body)
+        if answers > self._most:
+            raise Refused(param, f"{param} asks for {answers} answers at once, but a router works on {self._most}")
         if not admission.deterministic:
             return None, json.dumps(admission.body).encode()
-        spend = places.enter_context(self._quotas.admit(client_of(scope), *answers_of(admission.body)))
+        spend = places.enter_context(self._quotas.admit(client_of(scope), answers, param))
         answer = await self._answer(admission, spend)
         headers = Headers(scope=scope)
         answer.singly = endpoint == "chat" and bool(admission.body.get("stream"))

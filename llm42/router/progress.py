@@ -30,6 +30,8 @@ class Progress:
         self._span = 0
         self._waiting: deque[tuple[int, float]] = deque()
         """Of what was drafted and is not committed: each piece's end, and when it came."""
+        self._asked: float | None = None
+        """When the replay began that is open, if one is."""
 
     def drafted(self, tokens: int) -> None:
         """The live stream has brought so many more. To be called before the session hears of them."""
@@ -53,6 +55,7 @@ class Progress:
             if isinstance(action, StartDraft):
                 self._drafted = len(action.tokens)
             elif isinstance(action, Verify):
+                self._asked = time.monotonic()
                 metrics.RUN_AHEAD.observe(max(0, self._drafted - self._committed))
         self._count()
 
@@ -69,16 +72,19 @@ class Progress:
         """The request has ended, whatever the reason."""
         self._count()
         self._waiting.clear()
+        self._asked = None
         if self._span:
             metrics.SPAN.observe(self._span, end="request")
 
     def oldest(self, now: float) -> float:
-        """Age in seconds, at monotonic time ``now``, of what has waited longest for its commit; 0 if nothing does.
-        From any thread."""
+        """Age in seconds, at monotonic time ``now``, of what has waited longest for its commit, a drafted token or an
+        open replay; 0 if nothing does. From any thread."""
+        asked = self._asked
         try:
-            return now - self._waiting[0][1]
+            began = self._waiting[0][1]
         except IndexError:
-            return 0.0
+            began = now
+        return now - min(began, now if asked is None else asked)
 
     def _count(self) -> None:
         for name, counter in _COUNTED.items():
@@ -88,6 +94,7 @@ class Progress:
 
     def _commit(self, tokens: int) -> None:
         self._committed += tokens
+        self._asked = None
         self._span += tokens
         if self._waiting:
             metrics.AGE.observe(time.monotonic() - self._waiting[0][1])

@@ -31,8 +31,9 @@ def in_front_of(
         return str((await verifiers.describe())["fingerprint"])
 
     app = DisconnectMiddleware(app)
-    app = DeterminismMiddleware(app, config.determinism, generation_config, fingerprint, quotas)
+    most = config.router.max_requests
+    app = DeterminismMiddleware(app, config.determinism, generation_config, fingerprint, quotas, most)
     app = IdentityRoute(app, verifiers.describe)
     app = BodyMiddleware(app)
-    app = OverloadMiddleware(app, config.router.max_requests)
+    app = OverloadMiddleware(app, most)
     return KeyMiddleware(app, key_index(keys)) if keys else app

@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import itertools
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from llm42.config import Timeouts
 from llm42.metrics import RouterMetrics
 from llm42.protocol import ReplayReply, ReplayRequest
 from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible, ReplayRefused, VerifierBusy
+from llm42.router.background import Background
 from llm42.router.calls import CallFailed, bounded
 
 GONE_S = 5.0
@@ -51,6 +52,9 @@ class VerifierPool:
         self._metrics = metrics
         self._fingerprints: dict[str, str] = {}
         """Of the replicas met last, by id."""
+        self._condemned: set[str] = set()
+        """Those that are being told."""
+        self._background = Background(metrics.crashed)
         self._description: asyncio.Task[dict[str, Any]] | None = None
         self._described = 0.0
 
@@ -69,11 +73,13 @@ class VerifierPool:
         ``retried`` hears why a try has failed, before the next one.
 
         Raises:
-            ReplayRefused, ReplayImpossible: no verifier will ever answer this request.
+            ReplayRefused, ReplayImpossible: no verifier will ever answer this request. Two have to say the latter: one
+                that is contradicted is condemned.
             Unverifiable: none answered within ``timeouts.verify_s``, or only those of another pool are left.
         """
         began = time.monotonic()
         mismatched_since: float | None = None
+        impossible: ReplayImpossible | None = None
         failed = set(avoid)
         error: Exception = CallFailed("no verifier is up")
         try:
@@ -95,24 +101,37 @@ class VerifierPool:
                             raise CallFailed("a verifier answered another question")
                     except FingerprintMismatch as mismatch:
                         error = mismatch
+                        failed.add(mismatch.replica_id)
                         mismatched_since = mismatched_since or time.monotonic()
                         if time.monotonic() - mismatched_since > GONE_S:
                             raise Unverifiable(
                                 f"the verifiers have changed, none computes as {pin.fingerprint or 'asked'} any more "
                                 f"({mismatch}); ask again"
                             ) from None
+                    except ReplayImpossible as claim:
+                        if impossible is not None:
+                            raise
+                        # The model's, or a broken device's? Another verifier knows; where there is none, the same one.
+                        error = impossible = claim
+                        failed.add(claim.replica_id)
                     except (CallFailed, VerifierBusy, ReplayFailed) as failure:
                         error = failure
                         mismatched_since = None
+                        failed.add(getattr(failure, "replica_id", ""))
                     else:
                         pin.fingerprint = reply.fingerprint
                         self._metrics.replayed(time.monotonic() - began)
+                        if impossible is not None:
+                            self.condemn([impossible.replica_id], f"{impossible}; {reply.replica_id} found one")
                         return reply
         except TimeoutError:
             pass
         raise Unverifiable(
             f"no verifier answered within {self._timeouts.verify_s:g} s; the last try: {type(error).__name__}: {error}"
         )
+
+    async def close(self) -> None:
+        await self._background.close(self._timeouts.control_s)
 
     async def describe(self) -> dict[str, Any]:
         """How one of the verifiers describes itself, at most :data:`DESCRIBED_S` ago.
@@ -135,13 +154,31 @@ class VerifierPool:
             self._described = time.monotonic()
         return found
 
-    async def condemn(self, replica_id: str, reason: str) -> None:
-        """Have a verifier replaced: it must not answer any more."""
+    def condemn(self, replica_ids: Iterable[str], reason: str) -> None:
+        """Have verifiers replaced, in the background: they must not answer any more."""
+        for replica_id in replica_ids:
+            if replica_id not in self._condemned:
+                self._condemned.add(replica_id)
+                self._background.spawn(self._condemn(replica_id, reason), f"condemning {replica_id}")
+
+    async def _condemn(self, replica_id: str, reason: str) -> None:
+        """Until it is told or gone: a busy replica takes no call at once."""
+        error = "no time was left"
         try:
-            call = self._handle.condemn.remote(reason, replica_id=replica_id)
-            await bounded(call, self._timeouts.control_s)
-        except CallFailed as failed:  # gone already, perhaps; what is sure is said
-            self._metrics.uncondemned(replica_id, str(failed))
+            async with asyncio.timeout(self._timeouts.verify_s):
+                while True:
+                    try:
+                        call = self._handle.condemn.remote(reason, replica_id=replica_id)
+                        # Told, or gone: a call for a replica that is not there reaches another one.
+                        await bounded(call, self._timeouts.control_s)
+                        return
+                    except CallFailed as failed:
+                        error = str(failed)
+                        await asyncio.sleep(_BACKOFF_S[-1])
+        except TimeoutError:
+            self._metrics.uncondemned(replica_id, error)
+        finally:
+            self._condemned.discard(replica_id)
 
     async def _ask(
         self, request: ReplayRequest, prefer: str | None, pin: Pin, avoid: Collection[str], timeout_s: float
@@ -164,7 +201,8 @@ class VerifierPool:
         self._remember(reply.replica_id, reply.fingerprint)
         # Not what was asked for, or others have settled the pin meanwhile.
         if pin.fingerprint not in (None, reply.fingerprint):
-            raise FingerprintMismatch(f"a verifier computes as {reply.fingerprint}, this answer as {pin.fingerprint}")
+            message = f"a verifier computes as {reply.fingerprint}, this answer as {pin.fingerprint}"
+            raise FingerprintMismatch(message, reply.replica_id, reply.fingerprint)
         return reply
 
     def _remember(self, replica_id: str, fingerprint: str) -> None:

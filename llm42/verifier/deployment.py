@@ -7,7 +7,7 @@ from typing import Any
 
 from llm42.config import Config
 from llm42.logs import printable
-from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible
+from llm42.protocol.errors import FingerprintMismatch, ReplayError, ReplayFailed, ReplayImpossible
 from llm42.protocol.messages import ReplayReply, ReplayRequest
 
 logger = logging.getLogger("ray.serve")
@@ -53,15 +53,20 @@ class Verifier:
                 reply = await self._engine.replay(request, on_begin)
             except FingerprintMismatch as mismatch:
                 raise FingerprintMismatch(str(mismatch), self._replica_id, self._engine.fingerprint) from None
-            except (ReplayFailed, ReplayImpossible) as error:  # not those of the caller's making, nor a full queue
-                logger.warning("replay of %s: %s: %s", printable(request.request_id), type(error).__name__, error)
-                raise
+            except ReplayError as error:
+                if isinstance(error, ReplayFailed | ReplayImpossible):  # not of the caller's making, nor a full queue
+                    logger.warning("replay of %s: %s: %s", printable(request.request_id), type(error).__name__, error)
+                raise error.named(self._replica_id) from None
         return replace(reply, replica_id=self._replica_id)
 
-    async def condemn(self, reason: str, *, replica_id: str) -> None:
-        """Answer no more, if this is replica ``replica_id``: an audit has found it wrong. Serve replaces it."""
+    async def condemn(self, reason: str, *, replica_id: str) -> bool:
+        """Answer no more, if this is replica ``replica_id``: it has been found wrong. Serve replaces it.
+
+        Returns whether this is the one.
+        """
         if replica_id == self._replica_id:
             self._engine.condemn(reason)
+        return replica_id == self._replica_id
 
     async def describe(self) -> dict[str, Any]:
         """Who this is: replica, fingerprint and what it is made of, audit, shape of a pass; and how busy it is."""

@@ -20,6 +20,8 @@ _CACHE_SIZES = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_bloc
 # Of a model's directory: what turns a request into tokens, and tokens into text.
 _TEXT_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "chat_templates/*.jinja")
 _GENERATION = "generation_config.json"
+# Subpackages that make a replay. Not all that is in them does: better a new fingerprint too many than one too few.
+_CANONICAL = ("internals", "protocol", "sampling", "verifier")
 # A word of a name whose value is nobody's business. The parts are published, and what a token is changes no bit.
 _SECRET = frozenset("apikey credential credentials key passwd password secret token".split())
 
@@ -45,7 +47,7 @@ def fingerprint_parts(
         "env": {name: value for name, value in {**facts["env"], **env}.items() if not _secret(name)},
         "vllm": VLLM_VERSION,
         "select": SELECT_VERSION,
-        "llm42": __version__,
+        "llm42": {"version": __version__, "code": _code()},
     }
     normal: dict[str, Any] = json.loads(_canonical(parts))
     return normal
@@ -111,6 +113,14 @@ def _text_files(directory: Path) -> dict[str, str]:
     paths = [path for pattern in _TEXT_FILES for path in directory.glob(pattern)]
     digests = {str(path.relative_to(directory)): _file_digest(path) for path in paths}
     return {name: digests[name] for name in digests if name != "config.json" and not name.endswith(".index.json")}
+
+
+def _code() -> str:
+    """Of the part of this package that computes canonical bits: a change there is another function."""
+    package = Path(__file__).parents[1]
+    paths = sorted(path for name in _CANONICAL for path in (package / name).rglob("*.py"))
+    lines = [f"{path.relative_to(package)} {_file_digest(path)}" for path in paths]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _secret(name: str) -> bool:

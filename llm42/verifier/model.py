@@ -10,6 +10,7 @@ from typing import Any
 
 from llm42.config import Config
 from llm42.internals.engine_core import EngineCore, make_engine_core
+from llm42.protocol.errors import ReplayError, ReplayFailed, ReplayImpossible
 from llm42.protocol.messages import Question, pack_tokens
 from llm42.protocol.selection import GREEDY, Selection
 from llm42.protocol.steering import Grammar
@@ -23,6 +24,7 @@ logger = logging.getLogger("ray.serve")
 
 PASS_S = 300.0
 """A pass that takes longer hangs (vLLM's own limit for an executor)."""
+_ROW_ERRORS: dict[str, type[ReplayError]] = {error.__name__: error for error in (ReplayFailed, ReplayImpossible)}
 _PROBED = Selection(temperature=0.8, top_p=0.95, top_k=100, min_p=0.001, seed=42)
 
 
@@ -117,19 +119,25 @@ class ReplayModel:
             job = Job(shape, Question(tokens, 0, selection), keys=[])
             job.table = PageTable(pages=[], ids=array("i", range(1, blocks + 1)), shared=0)
             output = self._pass(Pass(shape, tuple(Row(job, window) for window in job.pending)).input)
-            digest.update(b"".join(part for row in output.rows for part in row))
+            digest.update(b"".join(part for row in output.rows for part in _chosen(row)))
         return digest.hexdigest()
 
     def _pass(self, given: PassInput) -> PassOutput:
         rows, seconds = self._call(
             "llm42_replay_pass", given.tokens, given.starts, given.tables, given.asked, given.orders
         )
-        return PassOutput([RowOutput(*row) for row in rows], seconds)
+        return PassOutput([_ROW_ERRORS[row[0]](row[1]) if len(row) == 2 else RowOutput(*row) for row in rows], seconds)
 
     def _call(self, method: str, *args: object) -> Any:
         """What rank 0 returns."""
         replies = self._core.client.collective_rpc(method, PASS_S, args)
         return next(reply for reply in replies if reply is not None)
+
+
+def _chosen(row: RowOutput | ReplayError) -> RowOutput:
+    if isinstance(row, ReplayError):
+        raise row
+    return row
 
 
 def filler(positions: Iterable[int], vocabulary: int) -> list[int]:

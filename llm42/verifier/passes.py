@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from llm42.protocol.errors import ReplayError
+
 if TYPE_CHECKING:
     from llm42.verifier.jobs import Job
 
@@ -71,7 +73,8 @@ class RowOutput(NamedTuple):
 class PassOutput:
     """Of all asked rows, in their order; see ``llm42_replay_pass``."""
 
-    rows: list[RowOutput]
+    rows: Sequence[RowOutput | ReplayError]
+    """What each says, or why it says nothing."""
     seconds: list[float] = field(default_factory=list)
     """Spent in the model, in the LM head, and in choosing."""
 
@@ -104,6 +107,9 @@ class Pass:
         asked = (row for row in self.rows if row.asked)
         for row, said in zip(asked, output.rows, strict=True):
             start, job = row.window * window, row.job
+            if isinstance(said, ReplayError):
+                job.error = job.error or said
+                continue
             job.receive(said, slice(max(job.question.start - start, 0), min(job.length - start, window)))
 
 

@@ -110,12 +110,13 @@ class Scheduler:
         return max(1, self._shape.rows // 4) if self._shape.rows > 1 else int(self._prefill_turn)
 
     def _admit(self) -> None:
-        while self._waiting:
-            job = self._waiting[0]
+        for job in list(self._waiting):
             job.table = self._cache.acquire(job.blocks, job.keys, job.shareable)
             if job.table is None:
+                if job.fresh:  # nobody waits for an audit
+                    continue
                 return
-            self._waiting.popleft()
+            self._waiting.remove(job)
             self._running[job] = None
             self.hits += job.table.shared
             self.misses += job.shareable - job.table.shared

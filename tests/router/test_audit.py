@@ -10,7 +10,7 @@ import pytest
 
 from llm42.config import Timeouts
 from llm42.protocol import Commit, ReplayReply, ReplayRequest, Scores, Selection
-from llm42.protocol.errors import VerifierBusy
+from llm42.protocol.errors import ReplayImpossible, VerifierBusy
 from llm42.router.audit import MAX_AT_ONCE, Auditor
 from llm42.router.background import Background
 from llm42.router.transcript import Transcript
@@ -28,6 +28,9 @@ class Heard:
     def audited(self, outcome: str, reason: str = "") -> None:
         self.outcomes.append((outcome, reason))
 
+    def crashed(self, name: str, error: BaseException) -> None:
+        pytest.fail(f"{name}: {error!r}")
+
     def uncondemned(self, replica_id: str, reason: str) -> None:
         self.uncondemned_.append(replica_id)
 
@@ -43,8 +46,8 @@ class Method:
 class Handle:
     """A verifier pool that answers ``tokens`` and ``bits``, as replica ``b``."""
 
-    def __init__(self, tokens: list[int] = TOKENS, bits: bytes = BITS, busy: bool = False) -> None:
-        self.tokens, self.bits, self.busy = tokens, bits, busy
+    def __init__(self, tokens: list[int] = TOKENS, bits: bytes = BITS, busy: bool = False, blind: bool = False) -> None:
+        self.tokens, self.bits, self.busy, self.blind = tokens, bits, busy, blind
         self.asked: list[tuple[ReplayRequest, list[str]]] = []
         self.condemned: list[str] = []
         self.replay, self.condemn = Method(self._replay), Method(self._condemn)
@@ -57,6 +60,8 @@ class Handle:
             await self.turn.wait()
             if self.busy:
                 raise VerifierBusy("full")
+            if self.blind:
+                raise ReplayImpossible("no token to choose", "b")
             scores = Scores(self.tokens, self.bits, [1] * len(self.tokens))
             return ReplayReply("f", request.question.digest, scores, 0, "b")
 
@@ -89,7 +94,7 @@ async def outcome(handle: Handle, verifiers: set[str] | None = None) -> Heard:
     one, heard, background = auditor(handle)
     one.submit(transcript(), {"a"} if verifiers is None else verifiers, "f")
     async with asyncio.timeout(5):
-        while len(background):  # noqa: ASYNC110 - tasks have no common event
+        while len(background) or len(one._verifiers._background):  # noqa: ASYNC110 - tasks have no common event
             await asyncio.sleep(0.01)
     return heard
 
@@ -120,6 +125,13 @@ async def test_one_wrong_token_or_bit_condemns_all_who_took_part(index: int) -> 
 async def test_a_verifier_that_cannot_be_told_is_reported() -> None:
     heard = await outcome(Handle(tokens=[0, 0, 0, 0]), {"gone"})
     assert heard.uncondemned_ == ["gone"]
+
+
+async def test_an_answer_for_which_there_is_no_token_any_more_is_a_mismatch() -> None:
+    handle = Handle(blind=True)
+    ((said, reason),) = (await outcome(handle)).outcomes
+    assert (said, "no token to choose" in reason) == ("mismatch", True)
+    assert handle.condemned == ["a", "b"]
 
 
 async def test_no_answer_is_no_confirmation() -> None:

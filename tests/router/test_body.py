@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from llm42.router import http
+from llm42.router import body, http
 from llm42.router.body import BodyMiddleware
 from llm42.router.http import MAX_BODY_BYTES
 
@@ -30,8 +30,8 @@ async def post(
     async def receive() -> Message:
         if not chunks:
             await asyncio.sleep(3600)
-        body = chunks.pop(0)
-        return {"type": "http.request", "body": body, "more_body": body != b""}
+        chunk = chunks.pop(0)
+        return {"type": "http.request", "body": chunk, "more_body": chunk != b""}
 
     async def send(message: Message) -> None:
         sent.append(message)
@@ -50,9 +50,9 @@ async def test_a_body_is_passed_on_whole() -> None:
 
 async def test_one_that_is_too_large_is_not_read_to_its_end() -> None:
     chunks = [b" " * CHUNK] * (MAX_BODY_BYTES // CHUNK + 9)
-    got, status, body = await post(chunks)
+    got, status, said = await post(chunks)
     assert (got, status, len(chunks)) == ([], 413, 8)
-    assert json.loads(body)["error"]["code"] == 413
+    assert json.loads(said)["error"]["code"] == 413
     got, status, _ = await post([], MAX_BODY_BYTES + 1)  # nor read at all where its length is told
     assert (got, status) == ([], 413)
 
@@ -62,3 +62,40 @@ async def test_one_that_does_not_come_to_its_end(monkeypatch: pytest.MonkeyPatch
     got, status, body = await post([b"{"])
     assert (got, status) == ([], 408)
     assert "did not come" in json.loads(body)["error"]["message"]
+
+
+async def test_all_of_them_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while they are read; and what has been answered makes room again."""
+    monkeypatch.setattr(body, "MAX_HELD_BYTES", 100)
+    answering, statuses = asyncio.Event(), []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await answering.wait()
+        await PlainTextResponse("done")(scope, receive, send)
+
+    middleware = BodyMiddleware(app)
+
+    async def post_bytes(size: int) -> None:
+        chunks = [b"x" * size, b""]
+
+        async def receive() -> Message:
+            await asyncio.sleep(0)
+            chunk = chunks.pop(0)
+            return {"type": "http.request", "body": chunk, "more_body": chunk != b""}
+
+        async def send(message: Message) -> None:
+            if "status" in message:
+                statuses.append(message["status"])
+
+        await middleware({"type": "http", "method": "POST", "path": "/", "headers": []}, receive, send)
+
+    first = asyncio.create_task(post_bytes(70))
+    await asyncio.sleep(0.01)
+    await post_bytes(40)
+    assert statuses == [503]
+    second = asyncio.create_task(post_bytes(30))
+    await asyncio.sleep(0.01)
+    answering.set()
+    await asyncio.gather(first, second)
+    await post_bytes(100)
+    assert statuses == [503, 200, 200, 200]

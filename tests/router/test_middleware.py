@@ -1,5 +1,6 @@
 """The middleware sees every completion request, whatever the path it came by."""
 
+import contextvars
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ from llm42.router.middleware import DRAWN_SEEDS, DeterminismMiddleware
 from llm42.router.quota import Quotas
 
 FINGERPRINT = "f1"
+MOST = 64
 NO_QUOTAS = Quotas(Quota(), 0, lambda _: None)
 
 
@@ -47,8 +49,8 @@ async def post(path: str, body: bytes, root_path: str = "") -> tuple[dict[str, A
 
     headers = [(b"content-length", str(len(body)).encode())]
     scope = {"type": "http", "method": "POST", "path": path, "root_path": root_path, "headers": headers}
-    await DeterminismMiddleware(app, "off", {}, fingerprint, NO_QUOTAS)(scope, receive, send)
-    assert ANSWER.get() is None, "one request's context is not the next one's"
+    await DeterminismMiddleware(app, "off", {}, fingerprint, NO_QUOTAS, MOST)(scope, receive, send)
+    assert ANSWER not in contextvars.copy_context(), "one request's context is not the next one's"
     return (json.loads(got[0]) if got else None), answered
 
 
@@ -135,3 +137,23 @@ async def test_too_deep_a_body() -> None:
     got, answered = await post("/v1/completions", b"[" * 1_000_000)
     assert got is None
     assert answered[0]["status"] == 400
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("n", {"n": MOST + 1}),
+        ("n", {"n": MOST // 2 + 1, "prompt": ["x", "y"]}),
+        ("prompt", {"prompt": ["x"] * (MOST + 1)}),
+    ],
+)
+@pytest.mark.parametrize("deterministic", [True, False])
+async def test_what_there_will_never_be_room_for(param: str, fields: dict[str, Any], deterministic: bool) -> None:
+    """To ask again later, as a 503 says, would not help."""
+    body = {"prompt": "x", "temperature": 1, "is_deterministic": deterministic}
+    got, answered = await post("/v1/completions", json.dumps({**body, **fields}).encode())
+    assert got is None
+    error = json.loads(answered[1]["body"])["error"]
+    assert (error["param"], error["code"]) == (param, 400)
+    got, _ = await post("/v1/completions", json.dumps({**body, "n": MOST}).encode())
+    assert got is not None

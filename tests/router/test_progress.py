@@ -94,6 +94,21 @@ def test_another_verifier_has_to_build_anew(seen: Seen, clock: Clock) -> None:
     assert seen.count(metrics.REBUILDS) == 2
 
 
+def test_a_replay_that_does_not_come_back(seen: Seen, clock: Clock) -> None:
+    """With or without a fast path: nothing is drafted here."""
+    watched = Progress(PROMPT, SessionStats())
+    watched.acting([VERIFY])
+    clock.now += 5.0
+    assert watched.oldest(clock.now) == 5.0
+    watched.acting([commit(1)])
+    assert watched.oldest(clock.now) == 0.0
+    watched.acting([VERIFY])
+    clock.now += 2.0
+    assert watched.oldest(clock.now) == 2.0
+    watched.ended()
+    assert watched.oldest(clock.now) == 0.0
+
+
 def test_the_oldest_of_all_requests(seen: Seen, clock: Clock) -> None:
     ages = Ages(clock.monotonic)
     assert ages.oldest() == 0.0

@@ -144,7 +144,7 @@ async def ask(made: Quotas, body: dict[str, Any], spends: int = 0) -> httpx.Resp
     async def nobody() -> str:
         raise AssertionError("a verifier was asked")
 
-    middleware = DeterminismMiddleware(app, "seeded", {}, nobody, made)
+    middleware = DeterminismMiddleware(app, "seeded", {}, nobody, made, 64)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=middleware), base_url="http://router") as client:
         return await client.post("/v1/completions", content=json.dumps(body))
 

@@ -14,7 +14,7 @@ from ray.serve.exceptions import RayServeException
 from llm42.config import Timeouts
 from llm42.internals.pinned_router import PinnedRouter
 from llm42.protocol import Question, ReplayReply, ReplayRequest, Scores, pack_tokens
-from llm42.protocol.errors import FingerprintMismatch, VerifierBusy
+from llm42.protocol.errors import FingerprintMismatch, ReplayImpossible, VerifierBusy
 from llm42.router import verifiers
 from llm42.router.verifiers import Pin, Unverifiable, VerifierPool
 
@@ -30,6 +30,9 @@ class Metrics:
         self.failovers.append((request_id, error))
 
     def replayed(self, seconds: float) -> None: ...
+
+    def crashed(self, name: str, error: BaseException) -> None:
+        pytest.fail(f"{name}: {error!r}")
 
 
 class Verifiers:
@@ -206,3 +209,59 @@ async def test_where_serve_is_told_to_send_a_call(kwargs: dict[str, Any], possib
         [ranked] = await router.choose_replicas(replicas, pending)  # type: ignore[arg-type]
         chosen |= {replica.replica_id.unique_id for replica in ranked}
     assert chosen == possible
+
+
+class Broken(Verifiers):
+    """``blind`` ones find no token to choose."""
+
+    def __init__(self, blind: set[str], **replicas: str) -> None:
+        super().__init__(**replicas)
+        self.blind, self.condemned = blind, asyncio.Queue[tuple[str, str]]()
+        self.unwilling = 0
+        self.condemn = SimpleNamespace(remote=self._condemn)
+
+    async def _replay(self, request: ReplayRequest, *, replica_id: str | None, avoid: Collection[str]) -> ReplayReply:
+        reply = await super()._replay(request, replica_id=replica_id, avoid=avoid)
+        if reply.replica_id in self.blind:
+            raise ReplayImpossible("no token to choose", reply.replica_id)
+        return reply
+
+    async def _condemn(self, reason: str, *, replica_id: str) -> bool:
+        if self.unwilling:
+            self.unwilling -= 1
+            raise TimeoutError
+        self.condemned.put_nowait((replica_id, reason))
+        return True
+
+
+async def test_a_verifier_that_finds_no_token_where_another_does_is_condemned() -> None:
+    handle = Broken({"a"}, a="F", b="F")
+    handle.unwilling = 3
+    reply = await pool(handle).replay(QUESTION, "a", Pin())
+    assert reply.replica_id == "b"
+    async with asyncio.timeout(5):
+        replica_id, reason = await handle.condemned.get()
+    assert replica_id == "a"
+    assert "no token to choose; b found one" in reason
+
+
+@pytest.mark.parametrize("replicas", [{"a": "F"}, {"a": "F", "b": "F", "c": "F"}])
+async def test_where_two_find_none_there_is_none(replicas: dict[str, str]) -> None:
+    """The only verifier may be asked twice."""
+    handle = Broken(set(replicas), **replicas)
+    with pytest.raises(ReplayImpossible, match="no token to choose"):
+        await ask(pool(handle), Pin())
+    assert len(handle.asked) == 2
+    assert len({asked for asked, _ in handle.asked}) == min(2, len(replicas))
+    assert handle.condemned.empty()
+
+
+async def test_who_is_of_another_pool_is_asked_once() -> None:
+    """Even where it takes requests without a pin, as any verifier does, and so looks like one of ours again."""
+    handle = Verifiers(a="F", b="G")
+    handle.honest = False
+    router = pool(handle)
+    for _ in range(4):
+        handle.asked.clear()
+        await asyncio.gather(*(ask(router, Pin("F")) for _ in range(3)), *(ask(router, Pin()) for _ in range(3)))
+        assert sum(asked == "b" and pin == "F" for asked, pin in handle.asked) <= 3

@@ -1,5 +1,6 @@
 """From vLLM's parameters to a steering: what its input processor makes of them, and what means the same."""
 
+import math
 from typing import Any
 
 import pytest
@@ -77,3 +78,35 @@ def test_bad_words_are_those_of_the_tokenizer_with_and_without_a_space(tiny_path
 def test_an_empty_allowance_is_refused() -> None:
     with pytest.raises(ValueError, match="steering"):
         of(allowed_token_ids=[])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"prompt_tokens": 1.5},
+        {"prompt_tokens": True},
+        {"min_tokens": 1.5},
+        {"presence_penalty": "1"},
+        {"frequency_penalty": math.nan},
+        {"repetition_penalty": math.inf},
+        {"logit_bias": ((5, "x"),)},
+        {"logit_bias": ((5, -math.inf),)},
+        {"logit_bias": ((5.0, 1.0),)},
+        {"stops": (0.5,)},
+        {"stops": (2, 1)},
+        {"bad_words": ((1, 2.5),)},
+        {"bad_words": ((),)},
+        {"allowed": (0.5, 1.5)},
+        {"allowed": ()},
+        {"grammar": ("regex", "a", True, (0.5,))},
+        {"grammar": ("regex", 5, True, ())},
+        {"grammar": ("regex", "a", 1, ())},
+        {"grammar": ("verse", "a", True, ())},
+    ],
+    ids=str,
+)
+def test_what_a_receipt_may_hold_and_no_pass_could_carry(wrong: dict[str, Any]) -> None:
+    fields = dict(zip(Steering.__dataclass_fields__, Steering(4, grammar=Grammar("regex", "a")).fields, strict=True))
+    Steering.of_fields(list(fields.values()))
+    with pytest.raises((ValueError, TypeError)):
+        Steering.of_fields(list({**fields, **wrong}.values()))

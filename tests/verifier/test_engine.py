@@ -12,6 +12,7 @@ from llm42.internals import replay
 from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible, ReplayRefused, VerifierBusy
 from llm42.protocol.messages import Question, ReplayReply, ReplayRequest, pack_tokens
 from llm42.sampling import Selected, select
+from llm42.sampling.grammar_compiler import GrammarBusy
 from llm42.verifier.engine import MAX_FAILURES, ReplayEngine
 from tests.verifier.conftest import CONTEXT, WINDOW, verifier_config
 from tests.verifier.lab import random_tokens
@@ -252,3 +253,34 @@ async def test_another_process_has_the_same_fingerprint_and_bits(engine: ReplayE
         second.check_health()
     with pytest.raises(ReplayFailed, match="closed"):
         await second.replay(request([1], 0))
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        (ValueError("planted"), ReplayImpossible),
+        (TypeError("planted"), ReplayImpossible),
+        (IndexError("planted"), ReplayImpossible),
+        (GrammarBusy("planted"), ReplayFailed),
+    ],
+)
+async def test_a_request_that_cannot_be_chosen_for_fails_alone(
+    engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch, raised: Exception, error: type[Exception]
+) -> None:
+    """However often it comes: its neighbours in the pass are answered, and the verifier stays well."""
+    tokens = random_tokens(20)
+    reference = await ask(engine, tokens, 0)
+
+    def choosing(logits: torch.Tensor, *rest: Any) -> Selected:
+        if rest[3] == 3:  # that many alternatives
+            raise raised
+        return select(logits, *rest)
+
+    monkeypatch.setattr(replay, "select", choosing)
+    poison = ReplayRequest("poison", Question(pack_tokens(random_tokens(20)), 0, top=3))
+    for _ in range(MAX_FAILURES + 1):
+        failed, fine = await asyncio.gather(engine.replay(poison), ask(engine, tokens, 0), return_exceptions=True)
+        assert type(failed) is error
+        assert "planted" in str(failed)
+        assert fine == reference
+    engine.check_health()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from llm42.internals.facts import inherited_switches
+from llm42.verifier import fingerprint as module
 from llm42.verifier.engine import ReplayEngine
 from llm42.verifier.fingerprint import (
     ABSENT,
@@ -152,3 +153,17 @@ def test_secrets_are_no_part_of_it(tmp_path: Path) -> None:
     arguments = ["--api-key", "sk-1", "sk-2", "--trust-remote-code", "--api-key=sk-3", "--seed", "1"]
     assert text_parts(str(tmp_path), None, arguments)["frontend"] == ["--trust-remote-code", "--seed", "1"]
     assert engine_parts({"hf_token": "hf_1", "tokenizer_mode": "slow"}) == {"tokenizer_mode": "slow"}
+
+
+def test_another_line_of_ours_is_another_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = Path(module.__file__).parents[1]
+    copy = tmp_path / "llm42"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    here = parts()["llm42"]["code"]
+    monkeypatch.setattr(module, "__file__", str(copy / "verifier" / "fingerprint.py"))
+    assert parts()["llm42"]["code"] == here, "where it lies is no matter"
+    for name, moves in (("sampling/steer.py", True), ("cli/serve.py", False)):
+        before = parts()["llm42"]["code"]
+        with (copy / name).open("a") as file:
+            file.write("# another\n")
+        assert (parts()["llm42"]["code"] != before) is moves, name

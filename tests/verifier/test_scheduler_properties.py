@@ -283,3 +283,13 @@ def test_the_queue_is_bounded_and_the_impossible_refused() -> None:
     with pytest.raises(VerifierBusy):
         world.submit([1, 2], 0)
     world.drain()
+
+
+def test_nobody_waits_for_a_fresh_job() -> None:
+    """It needs pages that it cannot have yet; what came after it can."""
+    world = World(4, 1, 10)
+    running = world.submit([1] * 8, 7)
+    world.scheduler.plan()
+    fresh, small = world.submit([2] * 16, 15, fresh=True), world.submit([3] * 8, 7)
+    world.scheduler.plan()
+    assert [job is not None and job.table is not None for job in (running, fresh, small)] == [True, False, True]
