@@ -68,6 +68,7 @@ def test_one_bit_of_a_logprob(index: int) -> None:
     "change",
     [
         {"fingerprint": "g"},
+        {"adapter": "drawl"},
         {"temperature": 0.71},
         {"top_p": 0.91},
         {"top_k": 41},
