@@ -27,7 +27,8 @@ class Adapter:
         config = json.loads((self.path / CONFIG).read_text())
         if not isinstance(config.get("r"), int):
             raise ValueError(f"{self.path / CONFIG} has no rank `r`: it is no LoRA adapter")
-        return max(config["r"], *(config.get("rank_pattern") or {}).values())
+        ranks: list[int] = [config["r"], *(config.get("rank_pattern") or {}).values()]
+        return max(ranks)
 
     @property
     def digest(self) -> str:

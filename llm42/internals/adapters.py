@@ -11,6 +11,7 @@ more than adapters: on the fast path it stays empty, and a verifier fills it wit
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 from llm42.adapters import Adapter
@@ -42,30 +43,32 @@ def adapter_arguments(paths: Mapping[str, str]) -> list[str]:
 def load_adapters(client: Any, adapters: Sequence[Adapter]) -> None:
     """Into an engine core, for good. Raises what vLLM raises."""
     for adapter in adapters:
-        client.add_lora(_request(adapter.name, adapter.number, str(adapter.path)))
+        client.add_lora(lora_request(adapter))
 
 
-def _request(name: str, number: int, path: str) -> Any:
+def lora_request(adapter: Adapter) -> Any:
+    """What vLLM knows it by."""
     from vllm.lora.request import LoRARequest
 
-    return LoRARequest(name, number, path)
+    return LoRARequest(adapter.name, adapter.number, str(adapter.path))
 
 
 class RowAdapters:
     """An adapter for each row of a pass. A row without one has that of zeros, so every pass runs the same kernels.
 
-    ``paths`` are local directories by name, in the order of their numbers; they are loaded here. Raises what vLLM
-    raises for an adapter that it cannot serve.
+    ``paths`` are local directories by name, in the order of their numbers; they are loaded here, for good. Raises what
+    vLLM raises for an adapter that it cannot serve.
     """
 
     def __init__(self, runner: Any, paths: Mapping[str, str], window: int) -> None:
         self._runner, self._window = runner, window
-        self._numbers = {name: number for number, name in enumerate([*paths, ""], start=1)}
-        requests = [_request(name, number, paths.get(name, "zeros")) for name, number in self._numbers.items()]
-        for request in requests[:-1]:
-            runner.add_lora(request)
-        runner.lora_manager.add_dummy_lora(requests[-1], rank=1)
-        self._requests = set(requests)
+        adapters = [Adapter(name, number, Path(path)) for number, (name, path) in enumerate(paths.items(), start=1)]
+        zeros = Adapter("", len(paths) + 1, Path("zeros"))
+        for adapter in adapters:
+            runner.add_lora(lora_request(adapter))
+        runner.lora_manager.add_dummy_lora(lora_request(zeros), rank=1)
+        self._numbers = {adapter.name: adapter.number for adapter in [*adapters, zeros]}
+        self._requests = {lora_request(adapter) for adapter in [*adapters, zeros]}
 
     def wear(self, names: Sequence[str]) -> None:
         """Until the next call, row i of what is computed ([rows x window]) has the adapter ``names[i]``."""
