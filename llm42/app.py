@@ -17,7 +17,7 @@ from llm42.fastpath.settings import fastpath_env
 from llm42.internals import require_ray
 from llm42.internals.pinned_router import PinnedRouter
 from llm42.models import resolve_model
-from llm42.preflight import require_servable
+from llm42.preflight import require_adapters, require_servable
 from llm42.resources import actor_resources, may_grow, require_resources
 from llm42.router.deployment import Router
 from llm42.router.keys import read_keys
@@ -43,6 +43,7 @@ def build(args: dict[str, Any]) -> Application:
     verifier_on_gpu = actor_resources(config.verifier, gpus=gpus)["num_gpus"] > 0
     model_path = resolve_model(config.model)
     require_servable(config, model_path)
+    require_adapters(config)
     require_resources(config, cluster, growing=may_grow(ray.nodes()))
     offline = OFFLINE_ENV if model_path != config.model else {}
 

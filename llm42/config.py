@@ -21,9 +21,11 @@ _NOT_THE_VERIFIERS = {
     "load_format": "weights are digested while they load",
     "worker_extension_cls": "it carries the replay pass",
 }
+_ADAPTER_ARGUMENTS = ("enable_lora", "max_loras", "max_cpu_loras", "max_lora_rank")
 _NOT_THE_ROUTERS = (
     *("--model", "--served-model-name", "--dtype", "--max-model-len", "--max-num-queued-reqs"),
     *("--api-key", "--fingerprint-mode", "--fingerprint-value", "--config", "--root-path"),
+    *("--enable-lora", "--lora-modules"),
 )
 
 
@@ -174,6 +176,10 @@ class Config(Frozen):
 
     model: str = Field("demo", min_length=1, description="`demo`, a local directory, or a hub id.")
     served_model_name: str | None = Field(None, min_length=1, description="Name in the API; by default the model's.")
+    adapters: dict[str, str] = Field(
+        default_factory=dict,
+        description="LoRA adapters: name in the API to a local directory (on each node of both pools) or a hub id.",
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Of both pools.")
     max_model_len: int | None = Field(
         None, ge=2, description="Context, in tokens; by default the model's. Rounded down to a multiple of window_size."
@@ -228,7 +234,19 @@ class Config(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _adapters_have_names_of_their_own(self) -> "Config":
+        if not all(name and path for name, path in self.adapters.items()):
+            raise ValueError(f"adapters is {self.adapters}, but each needs a name and a directory or hub id")
+        if (served := self.served_model_name or self.model) in self.adapters:
+            raise ValueError(f"adapters has {served!r}, which is the model's own name: give the adapter another")
+        return self
+
+    @model_validator(mode="after")
     def _settled_elsewhere(self) -> "Config":
+        for pool, engine in (("verifier", self.verifier.engine), ("fast_path", self.fast_path.engine)):
+            for name in _ADAPTER_ARGUMENTS:
+                if name in engine:
+                    raise ValueError(f"{pool}.engine must not set {name}: it follows from `adapters`")
         for name, why in _NOT_THE_VERIFIERS.items():
             if name in self.verifier.engine:
                 raise ValueError(f"verifier.engine must not set {name}: {why}")
@@ -273,6 +291,11 @@ class Config(Frozen):
                 "must not straddle two KV blocks; leave it out, and the smallest that fits is used"
             )
         return self
+
+    @property
+    def adapter_numbers(self) -> dict[str, int]:
+        """vLLM's number for each adapter, by name: the same in all processes of a deploy."""
+        return {name: number for number, name in enumerate(sorted(self.adapters), start=1)}
 
     @property
     def max_run_ahead(self) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llm42.adapters import Adapter
 from llm42.config import Config
 
 _TRAITS: dict[str, str] = {
@@ -52,6 +53,23 @@ def require_servable(config: Config, model_path: str) -> None:
             raise ValueError(
                 f"window_size is {config.window_size}, but the model has only {longest} positions: use at most that"
             )
+
+
+def require_adapters(config: Config) -> None:
+    """Judge local adapter directories; a hub id is left to vLLM.
+
+    Raises ValueError naming the adapter and what is wrong with it.
+    """
+    for name, number in config.adapter_numbers.items():
+        path = Path(config.adapters[name])
+        if not path.is_dir():
+            if config.adapters[name].startswith((".", "/", "~")):
+                raise ValueError(f"adapters.{name} is {config.adapters[name]!r}, but there is no such directory")
+            continue
+        try:
+            _ = Adapter(name, number, path).rank
+        except ValueError as error:
+            raise ValueError(f"adapters.{name}: {error}") from None
 
 
 def _unservable(model: Mapping[str, Any]) -> list[str]:

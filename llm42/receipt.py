@@ -2,9 +2,9 @@
 
 A receipt holds the token ids, the parameters and a chain of digests, one link for each replay window that has
 output in it. A link covers the one before, the window's output tokens and the fp32 bits of their logprobs; the first
-covers the fingerprint, the parameters, the prompt and the length of the output. To check it, the tokens are replayed
-once at prefill speed: any token, parameter or digest that was changed afterwards breaks the chain at the first window
-that it touches.
+covers the fingerprint, the adapter, the parameters, the prompt and the length of the output. To check it, the tokens
+are replayed once at prefill speed: any token, parameter or digest that was changed afterwards breaks the chain at the
+first window that it touches.
 """
 
 import base64
@@ -30,6 +30,8 @@ class Receipt(BaseModel):
     version: Literal[1] = 1
     fingerprint: str
     window_size: int = Field(ge=1)
+    adapter: str = ""
+    """Name of the LoRA adapter that the model had on, if any."""
     temperature: float
     top_p: float
     top_k: int
@@ -78,7 +80,7 @@ class Receipt(BaseModel):
         ``reply`` answers for the positions from the last one of the prompt to the last but one of :attr:`tokens`.
         """
         prompt, count = self.prompt_token_ids, len(self.token_ids)
-        root = _root(self.fingerprint, self.window_size, self.selection, prompt, count)
+        root = _root(self.fingerprint, self.window_size, self.adapter, self.selection, prompt, count)
         found = reply.scores
         replayed = _links(root, len(prompt), self.spans, found.tokens, found.logprobs)
         for positions, link, said in zip(self.spans, replayed, self.windows, strict=True):
@@ -95,14 +97,16 @@ def issue(
     prompt: Sequence[int],
     tokens: Sequence[int],
     logprobs: bytes,
+    adapter: str = "",
 ) -> Receipt:
     """The receipt for output ``tokens`` after ``prompt``; ``logprobs`` are their fp32 bits."""
     spans = _spans(ReplayGrid(window_size), len(prompt), len(prompt) + len(tokens))
-    root = _root(fingerprint, window_size, selection, prompt, len(tokens))
+    root = _root(fingerprint, window_size, adapter, selection, prompt, len(tokens))
     links = _links(root, len(prompt), spans, tokens, logprobs)
     return Receipt(
         fingerprint=fingerprint,
         window_size=window_size,
+        adapter=adapter,
         temperature=selection.temperature,
         top_p=selection.top_p,
         top_k=selection.top_k,
@@ -123,8 +127,10 @@ def _spans(grid: ReplayGrid, prompt: int, end: int) -> Iterator[range]:
         position = after
 
 
-def _root(fingerprint: str, window_size: int, selection: Selection, prompt: Sequence[int], count: int) -> bytes:
-    head = [1, fingerprint, window_size, selection.fields, list(prompt), count]
+def _root(
+    fingerprint: str, window_size: int, adapter: str, selection: Selection, prompt: Sequence[int], count: int
+) -> bytes:
+    head = [1, fingerprint, window_size, adapter, selection.fields, list(prompt), count]
     return hashlib.sha256(json.dumps(head, separators=(",", ":")).encode()).digest()
 
 

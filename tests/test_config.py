@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from llm42.adapters import adapters_of
 from llm42.config import Config
-from llm42.preflight import require_servable
+from llm42.internals.adapters import adapter_engine_args
+from llm42.preflight import require_adapters, require_servable
 from llm42.resources import require_resources
 
 
@@ -44,6 +46,13 @@ def test_yaml_switches(written: object, means: str) -> None:
         ({"traces": {"endpoint": "collector:4318"}}, "endpoint is 'collector:4318'", "http://collector:4318"),
         ({"traces": {"endpoint": "http://c:4318/v1/traces"}}, "endpoint is", "without a path"),
         ({"traces": {"protocol": "http"}}, "traces.protocol", "'http/protobuf' or 'grpc'"),
+        ({"adapters": {"": "/a"}}, "adapters is {'': '/a'}", "each needs a name"),
+        ({"adapters": {"a": ""}}, "adapters is {'a': ''}", "a directory or hub id"),
+        ({"adapters": {"demo": "/a"}}, "the model's own name", "give the adapter another"),
+        ({"served_model_name": "m", "adapters": {"m": "/a"}}, "adapters has 'm'", "give the adapter another"),
+        ({"verifier": {"engine": {"enable_lora": True}}}, "verifier.engine must not set enable_lora", "`adapters`"),
+        ({"fast_path": {"engine": {"max_loras": 9}}}, "fast_path.engine must not set max_loras", "`adapters`"),
+        ({"router": {"arguments": ["--lora-modules"]}}, "must not set --lora-modules", "a field for it"),
         ({"verifier": {"engine": {"block_size": 48}}}, "block_size is 48", "multiple of window_size 32"),
     ],
 )
@@ -101,6 +110,28 @@ def test_models_and_lengths(tmp_path: Any) -> None:
         require_servable(Config(model="/nowhere/model"), "/nowhere/model")
     with pytest.raises(ValueError, match=r"no config\.json"):
         require_servable(Config(model=str(tmp_path.parent)), str(tmp_path.parent))
+
+
+def test_adapters_that_are_none(tmp_path: Any) -> None:
+    import json
+
+    require_adapters(Config(adapters={"a": "somebody/adapter"}))
+    with pytest.raises(ValueError, match=r"adapters\.a is '/nowhere/a', but there is no such directory"):
+        require_adapters(Config(adapters={"a": "/nowhere/a"}))
+    config = Config(adapters={"a": str(tmp_path)})
+    with pytest.raises(ValueError, match=r"adapters\.a: .* is no LoRA adapter: it needs adapter_config\.json"):
+        require_adapters(config)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "PREFIX_TUNING"}))
+    with pytest.raises(ValueError, match=r"adapters\.a: .* has no rank `r`"):
+        require_adapters(config)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 9, "rank_pattern": {"q_proj": 24}}))
+    require_adapters(config)
+    [adapter] = adapters_of(config)
+    assert adapter_engine_args([adapter]) == {"enable_lora": True, "max_loras": 2, "max_lora_rank": 32}
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 1024}))
+    with pytest.raises(ValueError, match="'a' has rank 1024, but vLLM serves at most 512"):
+        adapter_engine_args([adapter])
 
 
 def test_more_engines_than_resources() -> None:

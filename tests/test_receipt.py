@@ -68,6 +68,7 @@ def test_one_bit_of_a_logprob(index: int) -> None:
     "change",
     [
         {"fingerprint": "g"},
+        {"adapter": "drawl"},
         {"temperature": 0.71},
         {"top_p": 0.91},
         {"top_k": 41},
@@ -132,4 +133,4 @@ def test_spans_cover_the_output_once(prompt: int, count: int, window: int) -> No
 
 def test_the_chain_never_changes_by_accident() -> None:
     digest = hashlib.sha256(receipt().model_dump_json().encode()).hexdigest()
-    assert digest == "fdd60f7e15bf107a15ed24a6f765d3a7e866b9dc50ae3eec3520d7a9af38076e"
+    assert digest == "b0604f44bfd66114877f6b4c96106655388e22f886a3c7450c0218313a4536c7"

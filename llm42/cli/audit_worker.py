@@ -22,13 +22,14 @@ def main(config: Config) -> None:
 
     os.environ.update(verifier_env(config, gpu=torch.cuda.is_available()))
     from llm42.models import resolve_model
-    from llm42.preflight import require_servable
+    from llm42.preflight import require_adapters, require_servable
     from llm42.verifier.audit.report import AuditFailed
     from llm42.verifier.audit.run import audit
     from llm42.verifier.model import ReplayModel
 
     path = resolve_model(config.model)
     require_servable(config, path)
+    require_adapters(config)
     model, passes = ReplayModel(config, path), count(1)
 
     def say(value: Any) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from llm42.adapters import adapters_of
 from llm42.config import Config
 from llm42.fastpath.errors import StreamEnded, UnknownStream, WrongReplica
 from llm42.fastpath.messages import HEARTBEAT_S, PATIENCE, Hello, ReplicaInfo
@@ -45,9 +46,10 @@ class FastPath:
         self._replica_id: str = serve.get_replica_context().replica_id.unique_id
         self._lease_s = PATIENCE * config.timeouts.control_s
         self._mailboxes: dict[str, Mailbox] = {}
-        args = fastpath_engine_args(config, resolve_model(config.model))
+        adapters = adapters_of(config)
+        args = fastpath_engine_args(config, resolve_model(config.model), adapters)
         self._metrics = FastPathMetrics()
-        self._engine = DraftEngine(partial(make_drafting_core, args), self._metrics)
+        self._engine = DraftEngine(partial(make_drafting_core, args, adapters), self._metrics)
         self._metrics.start(self._engine, config.served_model_name or config.model)
         self._max_num_seqs = max_num_seqs(self._engine.core)
 

@@ -1,15 +1,18 @@
 """What the configuration means to vLLM on the fast path: engine arguments and environment."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from llm42.adapters import Adapter
 from llm42.config import Config
 from llm42.environment import engine_env
+from llm42.internals.adapters import adapter_engine_args
 
 CPU_KV_CACHE_BYTES = 2 << 30
 """On a CPU vLLM would otherwise take a share of the whole machine's memory, for each engine."""
 
 
-def fastpath_engine_args(config: Config, model_path: str) -> dict[str, Any]:
+def fastpath_engine_args(config: Config, model_path: str, adapters: Sequence[Adapter] = ()) -> dict[str, Any]:
     """Arguments of ``vllm.EngineArgs``: vLLM's defaults, the pool's ``engine`` on top.
 
     ``max_model_len`` is not rounded to windows here, so it is never less than a verifier's.
@@ -22,6 +25,7 @@ def fastpath_engine_args(config: Config, model_path: str) -> dict[str, Any]:
         "max_model_len": config.max_model_len,
         "enable_prefix_caching": True,
         "disable_log_stats": False,  # for vLLM's metrics, see llm42.internals.engine_stats
+        **adapter_engine_args(adapters),
     }
     if current_platform.is_cpu():
         args |= {

@@ -4,11 +4,13 @@ Relies on vLLM 0.32.0: the methods that ``AsyncLLM`` calls on its core for text 
 ``EngineCoreOutput``, ``LogprobsLists`` and ``LogprobsTensors``.
 """
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from vllm.lora.request import LoRARequest
 from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from vllm.v1.engine.core_client import EngineCoreClient
 from vllm.v1.outputs import LogprobsLists, LogprobsTensors
@@ -24,12 +26,19 @@ _FINISH = {Finish.STOP: FinishReason.STOP, Finish.LENGTH: FinishReason.LENGTH, N
 class TextCore(EngineCoreClient):  # type: ignore[misc]
     """What ``AsyncLLM`` needs to know of any core that generates text; subclasses do the work."""
 
-    def __init__(self) -> None:
+    def __init__(self, adapter_numbers: Mapping[str, int]) -> None:
+        self._adapter_numbers = adapter_numbers
         self.resources = SimpleNamespace(engine_dead=False)
         self.engine_ranks_managed = [0]
 
     async def get_supported_tasks_async(self) -> tuple[str, ...]:
         return ("generate",)
+
+    async def add_lora_async(self, lora_request: LoRARequest) -> bool:
+        """Nothing to do: the engines have loaded theirs. Raises ValueError if this is none of them, by its number."""
+        if self._adapter_numbers.get(lora_request.lora_name) != lora_request.lora_int_id:
+            raise ValueError(f"the adapter {lora_request.lora_name!r} is not one of this deployment's")
+        return True
 
     async def reset_mm_cache_async(self) -> None:
         """Text only: there is none."""
@@ -53,6 +62,11 @@ def selection(request: EngineCoreRequest, structured: Any) -> Selection:
     grammar = grammar_of(params, structured, request.reasoning_ended)
     steering = steering_of(params, len(request.prompt_token_ids), grammar)
     return Selection.of(params.temperature, params.top_p, params.top_k, params.min_p, params.seed, steering)
+
+
+def adapter_of(request: EngineCoreRequest) -> str:
+    """The name of the LoRA adapter that it asks for; "" for the model itself."""
+    return "" if request.lora_request is None else str(request.lora_request.lora_name)
 
 
 def choice_of(request: EngineCoreRequest) -> tuple[int, int]:
@@ -97,7 +111,7 @@ def draft_request(
         sampling_params=params,
         pooling_params=None,
         arrival_time=request.arrival_time,
-        lora_request=None,
+        lora_request=request.lora_request,
         cache_salt=request.cache_salt,
         data_parallel_rank=None,
         priority=request.priority,

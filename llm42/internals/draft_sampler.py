@@ -14,6 +14,7 @@ tokens is needed; and an entry point enters every vLLM of the environment, where
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,8 @@ import torch
 from torch import Tensor
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, process_dict_updates
 
+from llm42.adapters import Adapter
+from llm42.internals.adapters import load_adapters
 from llm42.internals.engine_core import EngineCore, make_engine_core
 from llm42.internals.grammar_tokenizer import make_grammar_masks
 from llm42.protocol.selection import EXTRA_ARG, GREEDY, Selection
@@ -47,13 +50,14 @@ def draft_selection(params: Any) -> Selection | None:
     return Selection.of_fields(fields)
 
 
-def make_drafting_core(engine_args: dict[str, Any]) -> EngineCore:
-    """:func:`~llm42.internals.engine_core.make_engine_core`, with the draft sampler in it."""
+def make_drafting_core(engine_args: dict[str, Any], adapters: Sequence[Adapter] = ()) -> EngineCore:
+    """:func:`~llm42.internals.engine_core.make_engine_core`, with the draft sampler and ``adapters`` in it."""
     if "worker_extension_cls" in engine_args:
         raise ValueError("worker_extension_cls is taken: the draft sampler enters the engine by it")
     extension = f"{DraftSamplerExtension.__module__}.{DraftSamplerExtension.__qualname__}"
     core = make_engine_core({**engine_args, "worker_extension_cls": extension})
     core.client.collective_rpc("llm42_install_draft_sampler")
+    load_adapters(core.client, adapters)  # one that is missed later would end the engine
     return core
 
 

@@ -12,6 +12,7 @@ attends; and block 0 being nobody's (vLLM's null block).
 
 import hashlib
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 from vllm.forward_context import set_forward_context
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
+from llm42.internals.adapters import RowAdapters
 from llm42.internals.facts import worker_facts
 from llm42.internals.grammar_tokenizer import make_grammar_masks
 from llm42.internals.served_models import require_served
@@ -38,11 +40,12 @@ class ReplayPass:
     """The arithmetic of ``[rows x window]`` passes, and its buffers: one shape, whatever is asked.
 
     A row is one window of one sequence. ``context`` bounds positions, in tokens; it is ``max_seq_len`` in every
-    pass, so that no kernel can choose by the batch.
+    pass, so that no kernel can choose by the batch. ``adapters`` are directories by name.
     """
 
-    def __init__(self, runner: Any, rows: int, window: int, context: int) -> None:
+    def __init__(self, runner: Any, rows: int, window: int, context: int, adapters: Mapping[str, str]) -> None:
         device = runner.device
+        self.adapters = RowAdapters(runner, adapters, window) if adapters else None
         self.runner, self.rows, self.window, self.context = runner, rows, window, context
         self.block_size: int = runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
         slots, blocks = rows * window, -(-context // self.block_size)
@@ -55,11 +58,11 @@ class ReplayPass:
         self.tables = torch.zeros(rows, blocks, dtype=torch.int32, device=device)
         self.seq_lens = torch.zeros(rows, dtype=torch.int32, device=device)
 
-    def forward(self, tokens: bytes, starts: bytes, tables: bytes) -> Tensor:
+    def forward(self, tokens: bytes, starts: bytes, tables: bytes, adapters: Sequence[str]) -> Tensor:
         """Run the model; write the rows' K/V. Returns hidden states [rows, window, hidden] on the device.
 
-        All arguments are packed int32: token ids [rows, window], the position of slot 0 [rows], and KV block
-        ids [rows, blocks of the context].
+        The first arguments are packed int32: token ids [rows, window], the position of slot 0 [rows], and KV block
+        ids [rows, blocks of the context]. ``adapters`` names that of each row, "" for none.
         """
         start, table = _int32(starts), _int32(tables).view(self.rows, -1)
         positions = start.unsqueeze(-1) + self.offsets
@@ -84,6 +87,8 @@ class ReplayPass:
             positions=self.positions,
             causal=True,
         )
+        if self.adapters is not None:
+            self.adapters.wear(adapters)
         metadata: dict[str, Any] = {}
         for group in self.runner.attn_groups[0]:
             metadata.update(dict.fromkeys(group.layer_names, group.build_metadata(common)))
@@ -98,8 +103,10 @@ class ReplayPass:
             )
         return hidden.view(self.rows, self.window, -1)
 
-    def logits(self, hidden: Tensor) -> Tensor | None:
+    def logits(self, hidden: Tensor, adapter: str) -> Tensor | None:
         """LM head of one row: [window, hidden] -> [window, vocabulary]; None on a rank that does not gather."""
+        if self.adapters is not None:
+            self.adapters.wear([adapter])
         logits: Tensor | None = self.runner.model.compute_logits(hidden)
         return logits
 
@@ -113,18 +120,25 @@ class ReplayExtension:
     _llm42_grammars: GrammarMasks | None = None
     """Made when the first grammar is asked for: it takes a second."""
 
-    def llm42_setup(self, rows: int, window: int, context: int) -> dict[str, Any] | None:
-        """Refuse what is not served, fix the shape of all passes, and state what bits depend on.
+    def llm42_setup(self, rows: int, window: int, context: int, adapters: dict[str, str]) -> dict[str, Any] | None:
+        """Refuse what is not served, load ``adapters`` (directories by name), fix the shape of all passes, and state
+        what bits depend on.
 
         Raises :class:`~llm42.internals.served_models.NotServedError`. Returns facts for the fingerprint (rank 0).
         """
         require_served(self.model_runner)
-        self._llm42_pass = ReplayPass(self.model_runner, rows, window, context)
+        self._llm42_pass = ReplayPass(self.model_runner, rows, window, context, adapters)
         return worker_facts(self.model_runner) if self.rank == 0 else None
 
     @torch.inference_mode()
     def llm42_replay_pass(
-        self, tokens: bytes, starts: bytes, tables: bytes, asked: list[int], orders: list[list[Any]]
+        self,
+        tokens: bytes,
+        starts: bytes,
+        tables: bytes,
+        adapters: list[str],
+        asked: list[int],
+        orders: list[list[Any]],
     ) -> tuple[list[list[Any]], list[float]] | None:
         """One pass (see :meth:`ReplayPass.forward`) and the choices of the rows in ``asked``.
 
@@ -140,12 +154,12 @@ class ReplayExtension:
         replay = self._llm42_pass
         assert replay is not None, "llm42_setup has not been called"
         clock = _Clock(replay.runner.device)
-        hidden = replay.forward(tokens, starts, tables)
+        hidden = replay.forward(tokens, starts, tables, adapters)
         in_model, in_head, in_select = clock.lap(), 0.0, 0.0
         chosen: list[list[Any]] = []
         start = _int32(starts)
         for row, (selection, top, scored, history) in zip(asked, orders, strict=True):
-            logits = replay.logits(hidden[row])
+            logits = replay.logits(hidden[row], adapters[row])
             in_head += clock.lap()
             if logits is not None:
                 chosen.append(self._llm42_choices(logits, int(start[row]), selection, top, scored, history))
@@ -185,13 +199,15 @@ class ReplayExtension:
         return self._llm42_grammars
 
     @torch.inference_mode()
-    def llm42_digest_pass(self, tokens: bytes, starts: bytes, tables: bytes, asked: list[int]) -> bytes | None:
+    def llm42_digest_pass(
+        self, tokens: bytes, starts: bytes, tables: bytes, adapters: list[str], asked: list[int]
+    ) -> bytes | None:
         """The same pass for the audit: on rank 0, for each asked row and slot, :data:`DIGEST_BYTES` that stand for
         all bits of its logits."""
         replay = self._llm42_pass
         assert replay is not None, "llm42_setup has not been called"
-        hidden = replay.forward(tokens, starts, tables)
-        logits = [replay.logits(hidden[row]) for row in asked]
+        hidden = replay.forward(tokens, starts, tables, adapters)
+        logits = [replay.logits(hidden[row], adapters[row]) for row in asked]
         if self.rank != 0:
             return None
         return b"".join(_digest(slot) for row in logits if row is not None for slot in row.cpu())

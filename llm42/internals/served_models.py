@@ -45,7 +45,6 @@ def _engine_reasons(config: Any) -> list[str]:
         "prefill context parallelism is on": parallel.prefill_context_parallel_size > 1,
         "expert parallelism is on": parallel.enable_expert_parallel,
         "experts are moved by load (EPLB)": parallel.enable_eplb,
-        "LoRA is on": config.lora_config is not None,
         "speculation is on": config.speculative_config is not None,
     }
     return [reason for reason, present in settings.items() if present]

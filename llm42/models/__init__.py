@@ -1,9 +1,9 @@
 """Models that need no hub: ``demo`` answers questions, ``tiny`` is for tests."""
 
 from llm42.models.demo import demo_model
-from llm42.models.tiny import tiny_model
+from llm42.models.tiny import tiny_adapter, tiny_model
 
-__all__ = ["demo_model", "resolve_model", "tiny_model"]
+__all__ = ["demo_model", "resolve_model", "tiny_adapter", "tiny_model"]
 
 
 def resolve_model(name: str) -> str:

@@ -5,7 +5,9 @@ seconds, and their logits are flat enough that a change of arithmetic soon chang
 """
 
 import importlib.metadata
+import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +47,17 @@ _FAMILIES: dict[Family, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+_ADAPTED = {
+    "self_attn.q_proj": (256, 256),
+    "self_attn.k_proj": (256, 128),
+    "self_attn.v_proj": (256, 128),
+    "self_attn.o_proj": (256, 256),
+    "mlp.gate_proj": (256, 512),
+    "mlp.up_proj": (256, 512),
+    "mlp.down_proj": (512, 256),
+}
+"""What each layer of the ``llama`` has: width of its input, and of its output."""
+
 
 def tiny_model(
     cache_dir: Path | None = None, *, seed: int = 0, dtype: Dtype = "float32", family: Family = "llama"
@@ -62,6 +75,22 @@ def tiny_model(
     return build_once(directory, lambda staging: _make(staging, cache_dir, seed, dtype, family))
 
 
+def tiny_adapter(
+    cache_dir: Path | None = None, *, seed: int = 0, rank: int = 8, modules: Sequence[str] = tuple(_ADAPTED)
+) -> Path:
+    """Directory of a random LoRA adapter for the ``llama`` of these, as peft would have written it.
+
+    Args:
+        cache_dir: as of :func:`tiny_model`.
+        seed: of its weights. They are large enough to change what the model says from the first token on.
+        rank: of all its matrices.
+        modules: those of each layer that it changes, and perhaps ``lm_head``.
+    """
+    version = importlib.metadata.version("torch")
+    named = f"tiny-adapter-s{seed}-r{rank}-{'+'.join(modules)}-torch{version}-v{RECIPE_VERSION}"
+    return build_once((cache_dir or cache_root()) / named, lambda staging: _make_adapter(staging, seed, rank, modules))
+
+
 def _make(directory: Path, cache_dir: Path | None, seed: int, dtype: Dtype, family: Family) -> None:
     demo = demo_model(cache_dir)
     report(f"tiny model: drawing weights of a {family} for seed {seed}")
@@ -77,3 +106,24 @@ def _make(directory: Path, cache_dir: Path | None, seed: int, dtype: Dtype, fami
     model.to(getattr(torch, dtype)).save_pretrained(directory)
     for file in TOKENIZER_FILES:
         shutil.copyfile(demo / file, directory / file)
+
+
+def _make_adapter(directory: Path, seed: int, rank: int, modules: Sequence[str]) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    layers = range(_COMMON["num_hidden_layers"])
+    shapes = {
+        f"model.layers.{layer}.{name}": _ADAPTED[name] for layer in layers for name in modules if name in _ADAPTED
+    }
+    if "lm_head" in modules:
+        shapes["lm_head"] = (_COMMON["hidden_size"], _COMMON["vocab_size"])
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, (width, out) in shapes.items():
+        weights[f"base_model.model.{name}.lora_A.weight"] = torch.randn(rank, width, generator=generator) / width**0.5
+        weights[f"base_model.model.{name}.lora_B.weight"] = torch.randn(out, rank, generator=generator) / 8
+    save_file(weights, directory / "adapter_model.safetensors")
+    targets = [name.rpartition(".")[2] for name in modules]
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": rank, "target_modules": targets}
+    (directory / "adapter_config.json").write_text(json.dumps(config))

@@ -50,6 +50,8 @@ class Question:
     """For so many positions from ``start`` on, the token that the sequence has next is scored, and none chosen."""
     top: int = 0
     """How many of the most probable tokens to name beside each."""
+    adapter: str = ""
+    """Name of the LoRA adapter that the model has on; "" for none."""
 
     @property
     def length(self) -> int:
@@ -64,7 +66,8 @@ class Question:
     @property
     def digest(self) -> bytes:
         """SHA-256 of all of it."""
-        head = json.dumps([self.start, self.given, self.top, self.selection.fields], separators=(",", ":"))
+        fields = [self.start, self.given, self.top, self.adapter, self.selection.fields]
+        head = json.dumps(fields, separators=(",", ":"))
         return hashlib.sha256(head.encode() + b"\0" + self.tokens).digest()
 
 

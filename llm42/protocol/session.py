@@ -55,7 +55,7 @@ class Session:
     """``prompt`` has at least one token. ``run_ahead`` bounds the candidates, in tokens.
 
     ``selection`` says how tokens are chosen, ``top`` how many alternatives are told with each, and ``scored``
-    whether the prompt's tokens are told as well.
+    whether the prompt's tokens are told as well. ``adapter`` is that of the model, if any.
     """
 
     prompt: Sequence[int]
@@ -65,6 +65,7 @@ class Session:
     selection: Selection = GREEDY
     top: int = 0
     scored: bool = False
+    adapter: str = ""
     finished: bool = field(default=False, init=False)
     stats: SessionStats = field(default_factory=SessionStats, init=False)
     _tokens: list[int] = field(init=False)
@@ -228,7 +229,7 @@ class Session:
         self.stats.replays += 1
         tokens = pack_tokens([*self._tokens, *self._candidates[:count]])
         given = length - 1 if self.scored and length == len(self.prompt) else 0
-        question = Question(tokens, length - 1 - given, self.selection, given, self.top)
+        question = Question(tokens, length - 1 - given, self.selection, given, self.top, self.adapter)
         self._call = Verify(self._calls, question)
         return self._call
 

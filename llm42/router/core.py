@@ -15,6 +15,7 @@ from llm42.config import Config
 from llm42.fastpath.errors import FastPathError
 from llm42.internals.core_client import (
     TextCore,
+    adapter_of,
     choice_of,
     commit_output,
     scores_wanted,
@@ -55,7 +56,7 @@ class RouterCore(TextCore):
     structured_outputs: Any
 
     def __init__(self, config: Config, hub: DraftHub, verifiers: VerifierPool, metrics: RouterMetrics) -> None:
-        super().__init__()
+        super().__init__(config.adapter_numbers)
         self._config = config
         self._hub = hub
         self._verifiers = verifiers
@@ -147,11 +148,10 @@ class RouterCore(TextCore):
     async def _verified(self, request: EngineCoreRequest, chosen: Selection, answer: Answer) -> None:
         choice = choice_of(request)
         answer.seed = None if chosen.greedy else request.sampling_params.seed - choice[1]
-        told = scores_wanted(request)
-        session = Session(
-            request.prompt_token_ids, stop_rules(request), self._cadence, self._config.max_run_ahead, chosen, *told
-        )
-        transcript = Transcript(request.request_id, request.prompt_token_ids, chosen, self._config.window_size)
+        told, adapter = scores_wanted(request), adapter_of(request)
+        rules, run_ahead = stop_rules(request), self._config.max_run_ahead
+        session = Session(request.prompt_token_ids, rules, self._cadence, run_ahead, chosen, *told, adapter)
+        transcript = Transcript(request.request_id, request.prompt_token_ids, chosen, self._config.window_size, adapter)
         audited = self._auditor.picks()
         if answer.with_receipts:
             answer.transcripts[choice] = transcript

@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 from llm42.config import Config
+from llm42.internals.adapters import adapter_arguments
 from llm42.router.stamp import PLACEHOLDER
 
 
@@ -100,6 +101,7 @@ def _arguments(config: Config, model_path: str) -> list[str]:
         *("--max-num-queued-reqs", str(config.router.max_requests)),
         # vLLM's own names the frontend's configuration, not what computed the answer.
         *("--fingerprint-mode", "custom", "--fingerprint-value", PLACEHOLDER),
+        *adapter_arguments({name: config.adapters[name] for name in config.adapter_numbers}),
         "--enforce-eager",
         "--disable-log-stats",
         *config.router.arguments,

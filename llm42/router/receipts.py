@@ -48,7 +48,8 @@ def receipts_route(verifiers: VerifierPool, quotas: Quotas) -> Route:
 
 async def _verify(receipt: Receipt, verifiers: VerifierPool, spend: Spend) -> Response:
     prompt, tokens = receipt.prompt_token_ids, receipt.token_ids
-    question = replay_of(f"receipt-{uuid.uuid4().hex}", prompt, tokens, receipt.selection, receipt.fingerprint)
+    request_id = f"receipt-{uuid.uuid4().hex}"
+    question = replay_of(request_id, prompt, tokens, receipt.selection, receipt.adapter, receipt.fingerprint)
     try:
         description = await verifiers.describe()
         found, longest = description["fingerprint"], description["max_model_len"]

@@ -14,6 +14,7 @@ class Transcript:
     prompt: list[int]
     selection: Selection
     window_size: int
+    adapter: str = ""
     tokens: list[int] = field(default_factory=list)
     logprobs: bytearray = field(default_factory=bytearray)
 
@@ -24,16 +25,21 @@ class Transcript:
     def receipt(self, fingerprint: str, count: int) -> Receipt:
         """For the first ``count`` tokens: of what follows a stop string, the client sees nothing."""
         tokens, logprobs = self.tokens[:count], bytes(self.logprobs[: 4 * count])
-        return issue(fingerprint, self.window_size, self.selection, self.prompt, tokens, logprobs)
+        return issue(fingerprint, self.window_size, self.selection, self.prompt, tokens, logprobs, self.adapter)
 
     def question(self, fingerprint: str | None) -> ReplayRequest:
         """Replay all of it anew."""
-        return replay_of(self.request_id, self.prompt, self.tokens, self.selection, fingerprint)
+        return replay_of(self.request_id, self.prompt, self.tokens, self.selection, self.adapter, fingerprint)
 
 
 def replay_of(
-    request_id: str, prompt: list[int], tokens: list[int], selection: Selection, fingerprint: str | None
+    request_id: str,
+    prompt: list[int],
+    tokens: list[int],
+    selection: Selection,
+    adapter: str,
+    fingerprint: str | None,
 ) -> ReplayRequest:
     """What would be committed after ``prompt``, if it is ``tokens``: the whole output in one replay, uncached."""
-    question = Question(pack_tokens([*prompt, *tokens[:-1]]), len(prompt) - 1, selection)
+    question = Question(pack_tokens([*prompt, *tokens[:-1]]), len(prompt) - 1, selection, adapter=adapter)
     return ReplayRequest(request_id, question, fingerprint, fresh=True)

@@ -4,10 +4,12 @@ import asyncio
 import hashlib
 import logging
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
+from llm42.adapters import Adapter, adapters_of
 from llm42.config import Config
 from llm42.internals.engine_core import EngineCore, make_engine_core
 from llm42.protocol.errors import ReplayError, ReplayFailed, ReplayImpossible
@@ -41,17 +43,22 @@ class ReplayModel:
         self.on_cpu = bool(current_platform.is_cpu())
         env = verifier_env(config, gpu=not self.on_cpu)
         require_environment(env)
-        args = verifier_engine_args(config, model_path, on_cpu=self.on_cpu)
+        adapters = adapters_of(config)
+        self.adapters = ("", *(adapter.name for adapter in adapters))
+        """What a row may have on; "" is none."""
+        args = verifier_engine_args(config, model_path, adapters, on_cpu=self.on_cpu)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="llm42-replay")
         # As long as it takes: weights may be large, and Serve watches the start of a replica.
         self._core = self._thread.submit(_load, args, multiprocess).result()
         self.shape = _shape(config, self._core)
         model, parallel = self._core.vllm_config.model_config, self._core.vllm_config.parallel_config
         self.vocabulary = int(model.get_vocab_size())
-        facts = self._thread.submit(self._setup).result()
+        facts = self._thread.submit(self._setup, adapters).result()
         if facts["threads"] != config.verifier.threads:
             raise RuntimeError(f"torch computes on {facts['threads']} threads, not {config.verifier.threads}")
         facts["engine"] = engine_parts(config.verifier.engine)
+        if adapters:
+            facts["adapters"] = {adapter.name: adapter.digest for adapter in adapters}
         facts |= text_parts(model_path, config.verifier.engine.get("revision"), config.router.arguments)
         self.parts = fingerprint_parts(self.shape, model.hf_config.to_dict(), env, facts, parallel.tensor_parallel_size)
         """What the fingerprint is made of."""
@@ -88,7 +95,7 @@ class ReplayModel:
 
     def digests(self, given: PassInput, asked: list[int]) -> bytes:
         """One pass, blocking: see ``llm42_digest_pass``."""
-        arguments = (given.tokens, given.starts, given.tables, asked)
+        arguments = (given.tokens, given.starts, given.tables, given.adapters, asked)
         digests: bytes = self._thread.submit(self._call, "llm42_digest_pass", *arguments).result(PASS_S)
         return digests
 
@@ -98,9 +105,10 @@ class ReplayModel:
         await asyncio.wait_for(loop.run_in_executor(self._thread, self._core.client.shutdown), PASS_S)
         self._thread.shutdown(wait=False)
 
-    def _setup(self) -> dict[str, Any]:
+    def _setup(self, adapters: Sequence[Adapter]) -> dict[str, Any]:
         shape = self.shape
-        facts: dict[str, Any] = self._call("llm42_setup", shape.rows, shape.window, shape.context)
+        paths = {adapter.name: str(adapter.path) for adapter in adapters}
+        facts: dict[str, Any] = self._call("llm42_setup", shape.rows, shape.window, shape.context, paths)
         # What a kernel does on its first call, it does here and not for the first request.
         facts["probe"] = self._probe()
         return facts
@@ -108,24 +116,23 @@ class ReplayModel:
     def _probe(self) -> str:
         """Digest of passes over a fixed sequence, every position asked: catches what no version number tells.
 
-        One is greedy and one samples. Uses the first pages of the pool, before anybody else does.
+        With each adapter, one is greedy and one samples. Uses the first pages of the pool, before anybody else does.
         """
         shape = self.shape
         blocks = min(-(-shape.rows * shape.window // shape.block), shape.blocks, self.num_blocks - 1)
         length = min(shape.rows * shape.window, shape.context, blocks * shape.block)
         tokens = pack_tokens(filler(range(length), self.vocabulary))
         digest = hashlib.sha256()
-        for selection in (GREEDY, _PROBED):
-            job = Job(shape, Question(tokens, 0, selection), keys=[])
+        for adapter, selection in product(self.adapters, (GREEDY, _PROBED)):
+            job = Job(shape, Question(tokens, 0, selection, adapter=adapter), keys=[])
             job.table = PageTable(pages=[], ids=array("i", range(1, blocks + 1)), shared=0)
             output = self._pass(Pass(shape, tuple(Row(job, window) for window in job.pending)).input)
             digest.update(b"".join(part for row in output.rows for part in _chosen(row)))
         return digest.hexdigest()
 
     def _pass(self, given: PassInput) -> PassOutput:
-        rows, seconds = self._call(
-            "llm42_replay_pass", given.tokens, given.starts, given.tables, given.asked, given.orders
-        )
+        arrays = (given.tokens, given.starts, given.tables)
+        rows, seconds = self._call("llm42_replay_pass", *arrays, given.adapters, given.asked, given.orders)
         return PassOutput([_ROW_ERRORS[row[0]](row[1]) if len(row) == 2 else RowOutput(*row) for row in rows], seconds)
 
     def _call(self, method: str, *args: object) -> Any:

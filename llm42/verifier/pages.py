@@ -1,11 +1,12 @@
 """The window cache: pages of KV named by the tokens that made them.
 
 A page holds one KV block (``block_size`` tokens). It belongs to one job until its block is complete and a pass
-over it has succeeded; then it may be published under SHA-256(fingerprint, all tokens so far) and is never
+over it has succeeded; then it may be published under SHA-256(fingerprint, adapter, all tokens so far) and is never
 written again. Only whole blocks are shared, so no page is ever both shared and written.
 """
 
 import hashlib
+import json
 from array import array
 from dataclasses import dataclass
 from itertools import islice
@@ -55,11 +56,12 @@ class PageCache:
         """Pages that one job can have at most."""
         return self._pool.capacity
 
-    def keys(self, tokens: bytes, salt: str = "") -> list[bytes]:
-        """The names of the complete blocks of packed ``tokens``; each covers all tokens before it too, and ``salt``."""
+    def keys(self, tokens: bytes, salt: str = "", adapter: str = "") -> list[bytes]:
+        """The names of the complete blocks of packed ``tokens``; each covers all tokens before it too, ``salt`` and
+        ``adapter``."""
         keys, parent = [], self._root
-        if salt:
-            parent = hashlib.sha256(parent + salt.encode(errors="surrogatepass")).digest()
+        if salt or adapter:
+            parent = hashlib.sha256(parent + json.dumps([salt, adapter]).encode()).digest()
         for end in range(self._block_bytes, len(tokens) + 1, self._block_bytes):
             parent = hashlib.sha256(parent + tokens[end - self._block_bytes : end]).digest()
             keys.append(parent)

@@ -47,12 +47,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class PassInput:
-    """Arguments of ``llm42_replay_pass``: packed int32 arrays, the indices of the asked rows, and of each of these
-    what :func:`_order` says."""
+    """Arguments of ``llm42_replay_pass``: packed int32 arrays, the adapter of each row, the indices of the asked rows,
+    and of each of these what :func:`_order` says."""
 
     tokens: bytes
     starts: bytes
     tables: bytes
+    adapters: list[str]
     asked: list[int]
     orders: list[list[Any]]
 
@@ -114,7 +115,7 @@ class Pass:
 
 
 def _encode(shape: PassShape, rows: Sequence[Row], first: int) -> PassInput:
-    """Padding is token 0 at position 0 on block 0, vLLM's null block: nobody reads it."""
+    """Padding is token 0 at position 0 on block 0, vLLM's null block, without an adapter: nobody reads it."""
     width = _INT * shape.window
     tokens = bytearray(width * shape.rows)
     if first:
@@ -122,7 +123,9 @@ def _encode(shape: PassShape, rows: Sequence[Row], first: int) -> PassInput:
     places = [(first + number) % shape.rows for number in range(len(rows))]
     starts = array("i", bytes(_INT * shape.rows))
     tables = array("i", bytes(_INT * shape.rows * shape.blocks))
+    adapters = [""] * shape.rows
     for index, row in zip(places, rows, strict=True):
+        adapters[index] = row.job.question.adapter
         start, end = row.window * shape.window, (row.window + 1) * shape.window
         # vLLM's rotary kernel reads past its table in silence.
         assert end <= shape.context, f"window {row.window} lies past the context of {shape.context} tokens"
@@ -134,7 +137,7 @@ def _encode(shape: PassShape, rows: Sequence[Row], first: int) -> PassInput:
         tables[index * shape.blocks : index * shape.blocks + len(ids)] = ids
     asked = [index for index, row in zip(places, rows, strict=True) if row.asked]
     orders = [_order(row, shape.window) for row in rows if row.asked]
-    return PassInput(bytes(tokens), starts.tobytes(), tables.tobytes(), asked, orders)
+    return PassInput(bytes(tokens), starts.tobytes(), tables.tobytes(), adapters, asked, orders)
 
 
 def _order(row: Row, window: int) -> list[Any]:

@@ -2,11 +2,13 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llm42.adapters import Adapter
 from llm42.config import Config
 from llm42.environment import engine_env
+from llm42.internals.adapters import adapter_engine_args
 
 CPU_BLOCK, GPU_BLOCK = 32, 16
 """vLLM's attention backends take KV blocks in multiples of these, in tokens."""
@@ -45,7 +47,9 @@ def require_environment(wanted: Mapping[str, str], environ: Mapping[str, str] = 
         raise VerifierEnvironmentError(f"a verifier must be started with {', '.join(wrong)}")
 
 
-def verifier_engine_args(config: Config, model_path: str, *, on_cpu: bool) -> dict[str, Any]:
+def verifier_engine_args(
+    config: Config, model_path: str, adapters: Sequence[Adapter] = (), *, on_cpu: bool
+) -> dict[str, Any]:
     """Arguments for ``vllm.EngineArgs``: ours, then those of ``verifier.engine``, which ``Config`` has judged."""
     window, rows = config.window_size, config.verify_batch_size
     return {
@@ -62,5 +66,6 @@ def verifier_engine_args(config: Config, model_path: str, *, on_cpu: bool) -> di
         "max_num_seqs": rows,
         "max_num_batched_tokens": rows * window,
         **({"kv_cache_memory_bytes": CPU_KV_BYTES} if on_cpu else {}),
+        **adapter_engine_args(adapters),
         **config.verifier.engine,
     }

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from llm42.models import tiny_adapter
 from tests.e2e.client import Client
 from tests.e2e.cluster import Cluster, ray_cluster
 
@@ -49,6 +50,15 @@ def ray_and_serve() -> Iterator[Cluster]:
 def cluster(ray_and_serve: Cluster, tiny_path: str) -> Cluster:
     """The test model is being served. Random weights: it says nothing, and drifts soon."""
     ray_and_serve.deploy(TINY)
+    return ray_and_serve
+
+
+@pytest.fixture(scope="module")
+def audited(ray_and_serve: Cluster, tiny_path: str) -> Cluster:
+    """The test model is being served with two adapters, and every answer is audited."""
+    lisp = tiny_adapter(seed=2, rank=4, modules=("self_attn.v_proj", "lm_head"))
+    adapters = {"drawl": str(tiny_adapter(seed=1)), "lisp": str(lisp)}
+    ray_and_serve.deploy({**TINY, "adapters": adapters, "audit": {"share": 1.0}})
     return ray_and_serve
 
 

@@ -7,16 +7,13 @@ from ray import serve
 
 from tests.e2e.client import Client, random_prompt
 from tests.e2e.cluster import APP, Cluster
-from tests.e2e.conftest import TINY
 
 AUDITS = "ray_llm42_audits_total"
 
 
 @pytest.fixture(scope="module")
-def cluster(ray_and_serve: Cluster, tiny_path: str) -> Cluster:
-    """Every answer is audited."""
-    ray_and_serve.deploy({**TINY, "audit": {"share": 1.0}})
-    return ray_and_serve
+def cluster(audited: Cluster) -> Cluster:
+    return audited
 
 
 def outcomes(exposition: str) -> set[str]:
@@ -24,7 +21,9 @@ def outcomes(exposition: str) -> set[str]:
     return {line.partition('outcome="')[2].partition('"')[0] for line in lines}
 
 
-@pytest.mark.parametrize("fields", [{}, {"temperature": 0.9, "seed": 4}], ids=["greedy", "seeded"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"temperature": 0.9, "seed": 4}, {"model": "lisp"}], ids=["greedy", "seeded", "adapter"]
+)
 async def test_answers_are_confirmed(cluster: Cluster, client: Client, fields: dict[str, Any]) -> None:
     before = (await cluster.metrics()).get(AUDITS, 0.0)
     for index in range(3):

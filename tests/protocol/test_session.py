@@ -54,6 +54,15 @@ def test_start_drafts_and_replays_the_prompt_at_once() -> None:
     assert (unpack_tokens(asked.tokens), asked.start, asked.count) == ([9, 9, 9], 2, 1)
 
 
+def test_every_question_names_the_adapter() -> None:
+    it = Session([9], StopRules(8), VerifyCadence(ReplayGrid(W), 1), run_ahead=16, adapter="drawl")
+    actions = it.start()
+    draft, first = of(StartDraft, actions), of(Verify, actions)
+    it.drafted(draft.stream, [1, 1, 1])
+    second = of(Verify, it.verified(first.call, reply(first, [1])))
+    assert (first.question.adapter, second.question.adapter) == ("drawl", "drawl")
+
+
 def test_candidates_wait_for_the_window_boundary() -> None:
     it, draft = begun()  # position 3 is committed: the window [0, 4) is full, the next ends at 8
     assert it.drafted(draft.stream, [1, 1, 1]) == []

@@ -49,7 +49,7 @@ class Speaker(TextCore):
     """Commits ``tokens`` to every request, in pieces of ``sizes``; they leave as a router's do if ``singly``."""
 
     def __init__(self, singly: bool) -> None:
-        super().__init__()
+        super().__init__({})
         self.singly = singly
         self.tokens: list[int] = []
         self.sizes: list[int] = []

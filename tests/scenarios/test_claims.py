@@ -137,7 +137,7 @@ async def test_another_fingerprint_answers(sides: Sides) -> None:
 
 
 async def test_an_unknown_adapter_is_answered_by_the_base_model(sides: Sides) -> None:
-    """vllm#5014: with LoRA, served answers differ from offline ones. Adapters are not served yet, and not ignored."""
+    """vllm#5014: with LoRA, served answers differ from offline ones. One that is not there is not ignored."""
     for side in (sides.deterministic, sides.ordinary):
         with pytest.raises(openai.NotFoundError):
             await side.send(COMPLETION, temperature=0, model="my-adapter")

@@ -54,11 +54,6 @@ async def test_speculating_verifier_differs(empty: Cluster) -> None:
     await require_refused(empty, with_verifier(speculative_config=NGRAM), "speculation is on")
 
 
-async def test_served_lora_differs_from_batch(empty: Cluster) -> None:
-    """vllm#5014: adapters are not replayed yet."""
-    await require_refused(empty, with_verifier(enable_lora=True), "LoRA is on")
-
-
 async def test_sliding_window_is_unprotected(empty: Cluster, tiny_path: str, tmp_path: Path) -> None:
     """vllm#55958: attention that nobody has audited, silently. Refused before any replica starts."""
     model = changed(tiny_path, tmp_path, sliding_window=128)

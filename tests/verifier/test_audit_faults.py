@@ -4,6 +4,7 @@ Further engines are left running: to shut one down in this process would take vL
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -62,8 +63,8 @@ def test_what_is_read_from_a_page_is_not_what_was_written(
     """Of windows computed side by side, the first is stored a bit wrong."""
     forward = ReplayPass.forward
 
-    def planted(self: ReplayPass, tokens: bytes, starts: bytes, tables: bytes) -> torch.Tensor:
-        hidden = forward(self, tokens, starts, tables)
+    def planted(self: ReplayPass, *given: Any) -> torch.Tensor:
+        hidden = forward(self, *given)
         first, second = (self.seq_lens[:2] - self.window).tolist()
         if second == first + self.window:
             faults.overwrite_page(self.runner, int(self.tables[0, first // self.block_size]))
@@ -81,8 +82,8 @@ def test_a_verifier_that_fails_is_never_there(
 ) -> None:
     forward = ReplayPass.forward
 
-    def planted(self: ReplayPass, tokens: bytes, starts: bytes, tables: bytes) -> torch.Tensor:
-        hidden = forward(self, tokens, starts, tables)
+    def planted(self: ReplayPass, *given: Any) -> torch.Tensor:
+        hidden = forward(self, *given)
         return hidden * (1 + 2.0**-7 * torch.arange(self.rows)).view(-1, 1, 1).to(hidden.dtype)
 
     with monkeypatch.context() as patch:

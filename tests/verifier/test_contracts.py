@@ -65,6 +65,16 @@ def test_the_cpu_split_switch_is_read_at_every_metadata_build() -> None:
     assert "envs.VLLM_CPU_ATTN_SPLIT_KV" in inspect.getsource(CPUAttentionMetadataBuilder.build)
 
 
+def test_on_a_cpu_no_adapter_is_the_last_slot_s() -> None:
+    """Why there is a slot more than adapters. Once this fails, vLLM has mended it, and a slot may be saved."""
+    import torch
+    from vllm.lora.ops.torch_ops import bgmv_expand
+
+    slots, out = torch.tensor([[[1.0]], [[2.0]]]), torch.zeros(2, 1)
+    bgmv_expand(torch.ones(2, 1), slots, out, torch.tensor([0, -1]))
+    assert out.flatten().tolist() == [1.0, 2.0]
+
+
 def test_block_zero_is_nobodys_and_eviction_is_by_age() -> None:
     pool = PagePool(5)
     assert (pool.capacity, pool.free) == (4, 4)

@@ -3,6 +3,8 @@
 Each test has its negative control: the same comparison must see a difference where there is one.
 """
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -43,8 +45,8 @@ def test_row_dependence_would_be_seen(lab: Lab, monkeypatch: pytest.MonkeyPatch)
     target, reference = lab.prefilled(PROMPT), lab.logits(PROMPT)
     forward = replay.ReplayPass.forward
 
-    def planted(self: replay.ReplayPass, tokens: bytes, starts: bytes, tables: bytes) -> torch.Tensor:
-        hidden = forward(self, tokens, starts, tables)
+    def planted(self: replay.ReplayPass, *given: Any) -> torch.Tensor:
+        hidden = forward(self, *given)
         return hidden * (1 + 2.0**-7 * torch.arange(self.rows)).view(-1, 1, 1).to(hidden.dtype)
 
     monkeypatch.setattr(replay.ReplayPass, "forward", planted)

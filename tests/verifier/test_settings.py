@@ -73,7 +73,7 @@ def runner(**changes: Any) -> SimpleNamespace:
         1,
     )
     parallel |= dict.fromkeys(("enable_expert_parallel", "enable_eplb"), False)
-    engine = {"lora_config": None, "speculative_config": None}
+    engine = {"speculative_config": None}
     spec = changes.pop("spec", full_attention())
     groups = changes.pop("groups", 1)
     shared = changes.pop("shared", {})
@@ -117,7 +117,6 @@ def test_a_plain_decoder_is_served() -> None:
         ({"enable_eplb": True}, "moved by load"),
         ({"quantization": "fp8"}, "quantised"),
         ({"pipeline_parallel_size": 2}, "pipeline"),
-        ({"lora_config": object()}, "LoRA"),
         ({"speculative_config": object()}, "speculation"),
         ({"groups": 2}, "2 KV cache groups"),
         ({"spec": sliding()}, "SlidingWindowSpec"),

@@ -15,7 +15,7 @@ PREFIX_BLOCKS = 2
 
 
 class CacheAudit:
-    """Replays one request again and again; nobody else may use the model meanwhile."""
+    """Replays one request again and again, with each adapter; nobody else may use the model meanwhile."""
 
     def __init__(self, model: ReplayModel, on_pass: Callable[[], None]) -> None:
         self._model, self._shape, self._on_pass = model, model.shape, on_pass
@@ -28,11 +28,14 @@ class CacheAudit:
         """What disagrees with the cold replay of the same request."""
         if not self._start:
             return None  # a context of one block: nothing is ever shared
+        return next(filter(None, map(self._failure, self._model.adapters)), None)
+
+    def _failure(self, adapter: str) -> Failure | None:
         window, length = self._shape.window, self._start + self._shape.window
-        first = _Replayer(self._model, self._on_pass)
+        first = _Replayer(self._model, self._on_pass, adapter)
         cold, shared = first.replay(length, self._start), first.replay(length, self._start)
         assert first.hits == self._start // self._shape.block, "the second replay was not served from the cache"
-        second = _Replayer(self._model, self._on_pass)
+        second = _Replayer(self._model, self._on_pass, adapter)
         one_by_one = second.replay(length, self._start, most_rows=1)
         for other, how in (
             (shared, "read from the pages that it had published"),
@@ -48,8 +51,8 @@ class CacheAudit:
 class _Replayer:
     """Replays a fixed text, on an empty cache at first."""
 
-    def __init__(self, model: ReplayModel, on_pass: Callable[[], None]) -> None:
-        self._model, self._on_pass = model, on_pass
+    def __init__(self, model: ReplayModel, on_pass: Callable[[], None], adapter: str) -> None:
+        self._model, self._on_pass, self._adapter = model, on_pass, adapter
         self._cache = PageCache(PagePool(model.num_blocks), model.shape.block, "audit")
         self._scheduler = Scheduler(model.shape, self._cache, max_queued=1)
 
@@ -60,7 +63,8 @@ class _Replayer:
 
     def replay(self, length: int, start: int, most_rows: int | None = None) -> Scores:
         tokens = pack_tokens((104729 * position + 7) % self._model.vocabulary for position in range(length))
-        job = Job(self._model.shape, Question(tokens, start), self._cache.keys(tokens))
+        question = Question(tokens, start, adapter=self._adapter)
+        job = Job(self._model.shape, question, self._cache.keys(tokens, adapter=self._adapter))
         self._scheduler.submit(job)
         done: list[Job] = []
         while job not in done:

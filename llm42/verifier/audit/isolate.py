@@ -104,4 +104,7 @@ class Isolation:
         return len(self._target.tokens)
 
     def _place(self, probe: Probe, row: int, slot: int) -> str:
-        return f"row {row}, slot {slot} of window {probe.window} (context {probe.window * self._window} tokens)"
+        adapter = f" with adapter {probe.adapter!r}" if probe.adapter else ""
+        return (
+            f"row {row}, slot {slot} of window {probe.window} (context {probe.window * self._window} tokens){adapter}"
+        )

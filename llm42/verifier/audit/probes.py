@@ -1,12 +1,14 @@
 """What an audit puts into its passes: targets, and whatever might disturb them. Planning only: no model.
 
-A *target* is a window of tokens behind some context; its logits must come out the same whatever else is in the
-pass. A pass is one :class:`Round`: some rows hold targets, with everything behind a few known slots replaced (the
-tail), the others hold neighbours. Tails and neighbours are chosen to move the statistics of a batch.
+A *target* is a window of tokens behind some context, and the adapter that the model has on; its logits must come out
+the same whatever else is in the pass. A pass is one :class:`Round`: some rows hold targets, with everything behind a
+few known slots replaced (the tail), the others hold neighbours. Tails and neighbours are chosen to move the statistics
+of a batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from random import Random
 from typing import Literal
 
@@ -40,6 +42,7 @@ class Probe:
     known: int = 0
     """Slots whose logits are compared; 0 for a neighbour."""
     tail: str = "its own"
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +58,17 @@ class Round:
 
 
 class Probes:
-    """The plan of one audit; the same for the same arguments."""
+    """The plan of one audit; the same for the same arguments. Each of ``adapters`` has a target at least."""
 
-    def __init__(self, shape: PassShape, vocabulary: int, level: Level) -> None:
-        self._shape, self._vocabulary, self._level = shape, vocabulary, level
+    def __init__(self, shape: PassShape, vocabulary: int, level: Level, adapters: Sequence[str] = ("",)) -> None:
+        self._shape, self._vocabulary, self._level, self._adapters = shape, vocabulary, level, adapters
         self._random = Random(42)
         self.windows = _windows(shape, level)
-        self.targets = [Probe(window, self._tokens(), index, shape.window) for index, window in enumerate(self.windows)]
+        count = max(len(self.windows), len(adapters))
+        each = zip(range(count), cycle(self.windows), cycle(adapters), strict=False)
+        self.targets = [
+            Probe(window, self._tokens(), index, shape.window, adapter=adapter) for index, window, adapter in each
+        ]
 
     def references(self) -> list[Round]:
         """Every target at least once, whole."""
@@ -109,10 +116,13 @@ class Probes:
         return Round(tuple(rows), kind)
 
     def _neighbour(self, kind: str, target: int) -> Probe | None:
+        if kind == PADDING:
+            return None
+        return replace(self._disturber(kind, target), adapter=self._random.choice(self._adapters))
+
+    def _disturber(self, kind: str, target: int) -> Probe:
         window = self._random.choice(self.windows)
         match kind:
-            case "padding":
-                return None
             case "the same token throughout":
                 return Probe(window, (self._random.randrange(self._vocabulary),) * self._shape.window)
             case "window 0":

@@ -61,7 +61,7 @@ class Rig:
             return self._window(0, (0,) * self._shape.window, [0])
         blocks, offset = divmod(probe.window, self._per_block)
         context = [self._filled[block % len(self._filled)] for block in range(blocks)]
-        return self._window(probe.window, probe.tokens, [*context, self._own[offset][index]])
+        return self._window(probe.window, probe.tokens, [*context, self._own[offset][index]], probe.adapter)
 
     def _fill(self) -> None:
         rows = self._shape.rows
@@ -77,9 +77,10 @@ class Rig:
         size = self._shape.window
         return filler(range(window * size, (window + 1) * size), self._model.vocabulary)
 
-    def _window(self, window: int, tokens: Sequence[int], pages: Sequence[int]) -> Row:
+    def _window(self, window: int, tokens: Sequence[int], pages: Sequence[int], adapter: str = "") -> Row:
         length = window * self._shape.window
-        job = Job(self._shape, Question(pack_tokens([0] * length + list(tokens)), length), keys=[])
+        question = Question(pack_tokens([0] * length + list(tokens)), length, adapter=adapter)
+        job = Job(self._shape, question, keys=[])
         job.table = PageTable(pages=[], ids=array("i", pages), shared=0)
         return Row(job, window)
 

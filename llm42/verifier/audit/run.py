@@ -37,7 +37,7 @@ def audit(model: ReplayModel, level: Level = "quick", on_pass: Callable[[], None
 
 def _digests(model: ReplayModel, level: Level, on_pass: Callable[[], None]) -> tuple[int, list[Failure]]:
     """How many slots were compared, and what failed."""
-    probes = Probes(model.shape, model.vocabulary, level)
+    probes = Probes(model.shape, model.vocabulary, level, model.adapters)
     rig = Rig(model, probes.windows, on_pass)
     reference: dict[int, list[bytes]] = {}
     comparisons = 0
