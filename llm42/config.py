@@ -97,13 +97,17 @@ class Router(Frozen):
 
     replicas: int = Field(1, ge=1, description="Ingress replicas (CPU only).")
     max_requests: int = Field(
-        512, ge=1, description="Requests in one router at a time; one more is answered with a 503."
+        512,
+        ge=1,
+        description="Requests in one router at a time, and choices of theirs (prompts times `n`); one more is answered "
+        "with a 503.",
     )
     api_keys_file: str | None = Field(
         None,
         min_length=1,
         description="File with the API keys, one a line, on each node where a router may be; everything but `/health` "
-        "then wants one. By default the key in the environment variable VLLM_API_KEY, or none is asked for.",
+        "and `OPTIONS` then wants one. By default the key in the environment variable VLLM_API_KEY, or none is asked "
+        "for.",
     )
     quota: Quota = Field(default_factory=Quota)
     arguments: list[str] = Field(

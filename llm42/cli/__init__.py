@@ -1,4 +1,4 @@
-"""The command line: ``llm42 serve | model | check``.
+"""The command line: ``llm42 serve | check | batch | audit | fingerprint | model | receipt | bench | plan``.
 
 Ray, vLLM and torch are imported by the commands that need them, when they need them: help answers at once.
 """

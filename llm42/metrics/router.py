@@ -20,7 +20,8 @@ REQUESTS = Counter(
     "llm42_requests",
     "requests",
     "Requests that have ended, one for each choice. stopped: by a stop string, or the client left; unverifiable: no "
-    "verifier answered (503); refused: a verifier will never answer it (400); error: the engine was lost, or a bug.",
+    "verifier answered (503); refused: a verifier will never answer it (400); error: the engine of an ordinary "
+    "one was lost (503), the model computes no usable logits, or a bug (500).",
     {**_MODE, "outcome": get_args(Outcome)},
 )
 RUNNING = Gauge("llm42_requests_running", "requests", "Requests in the router now.", _MODE)

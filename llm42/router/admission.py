@@ -19,7 +19,7 @@ STATS = "determinism_stats"
 Endpoint = Literal["completions", "chat"]
 Mode = Literal["off", "seeded", "on"]
 
-_FREE = frozenset(
+FREE = frozenset(
     """model user seed stream stream_options stream_interval max_tokens stop stop_token_ids ignore_eos
     include_stop_str_in_output skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens
     truncation_side add_special_tokens return_tokens_as_token_ids return_token_ids request_id session_id priority
@@ -28,7 +28,8 @@ _FREE = frozenset(
     logprobs prompt_logprobs echo response_format structured_outputs cache_salt
     vllm_xargs expected_fingerprint receipt determinism_stats""".split()
 )
-_FREE_OF: dict[Endpoint, frozenset[str]] = {
+"""Fields of a deterministic request that may have whatever value vLLM takes; docs/api.md lists them."""
+FREE_OF: dict[Endpoint, frozenset[str]] = {
     "completions": frozenset({"prompt"}),
     "chat": frozenset(
         """messages top_logprobs tools tool_choice parallel_tool_calls max_completion_tokens reasoning_effort
@@ -186,7 +187,7 @@ def _remedy(name: str, value: Any, endpoint: Endpoint, samples: bool) -> str | N
         return None if samples else "send 1"  # vLLM itself refuses several greedy ones: they would be equal
     if name in ("logprobs", "top_logprobs", "prompt_logprobs") and value == -1:
         return "send how many"
-    if name in _FREE or name in _FREE_OF[endpoint]:
+    if name in FREE or name in FREE_OF[endpoint]:
         return None
     neutral = _NEUTRAL.get(name)
     return f"send {neutral[0]!r}" if neutral else "leave it out"

@@ -21,10 +21,14 @@ _FIELDS = {
 _ERRORS = {
     400: "The request is malformed, or deterministic and asks for what is not verified.",
     401: "An API key is asked for, and a right one was not sent.",
+    404: "No such model.",
+    408: "The body did not come in time.",
     412: "The verifiers' fingerprint is not the expected one.",
     413: "The body is too large.",
     429: "The API key has used up its quota of deterministic answers. Ask again after `Retry-After`.",
-    503: "Not now: no verifier answered, or too many requests wait. Ask again after `Retry-After`.",
+    500: "The model computes no usable logits for this request, or a bug.",
+    503: "Not now: no verifier answered, an ordinary request's engine was lost, or too many wait. Ask again after "
+    "`Retry-After`.",
 }
 
 
@@ -52,7 +56,7 @@ def _add_ours(document: dict[str, Any]) -> None:
             name: {"anyOf": [{"type": kind}, {"type": "null"}], "default": None, "description": text}
             for name, (kind, text) in _FIELDS.items()
         }
-        operation["responses"] |= _errors(400, 401, 412, 413, 429, 503)
+        operation["responses"] |= _errors(*_ERRORS)
     receipt = Receipt.model_json_schema(ref_template=_REFERENCE)
     schemas |= receipt.pop("$defs", {})
     schemas["Receipt"] = receipt
@@ -71,7 +75,7 @@ def _add_ours(document: dict[str, Any]) -> None:
             },
             "responses": {
                 "200": {"description": "Whether it is confirmed, and if not, the first window that differs."},
-                **_errors(400, 401, 412, 413, 429, 503),
+                **_errors(400, 401, 408, 412, 413, 429, 500, 503),
             },
         }
     }

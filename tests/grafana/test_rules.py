@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from llm42.dashboards import DASHBOARDS
 from tests.grafana.promql import selectors, unknown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +54,18 @@ def test_each_alert_says_what_to_do(name: str) -> None:
 def test_the_runbook_is_about_alerts_that_there_are() -> None:
     headings = set(re.findall(r"^## (LLM42\w+)$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE))
     assert headings == set(ALERTS)
+
+
+def test_the_runbook_names_panels_that_there_are() -> None:
+    panels = {dashboard.title.rpartition(" ")[2]: {p.title for p in dashboard.panels} for dashboard in DASHBOARDS}
+    text = " ".join(re.sub("`[^`]*`", "", (ROOT / "docs/runbook.md").read_text()).split())
+    looks = re.findall(r"\*\*Look\.\*\* (.*?) \*\*Do\.\*\*", text)
+    assert len(looks) == len(ALERTS)
+    which = rf"({'|'.join(panels)}) \S (?=\*)"  # "Pools > *Replicas*", but with an arrow that is none on a keyboard
+    for look in looks:
+        _, *parts = re.split(which, look)
+        for dashboard, named in zip(parts[::2], parts[1::2], strict=True):
+            assert set(re.findall(r"\*([^*]+)\*", named)) <= panels[dashboard]
 
 
 def test_each_alert_is_seen_to_fire_and_to_keep_quiet() -> None:
