@@ -75,7 +75,8 @@ class VerifierAutoscaling(Autoscaling):
     target_wait_s: float = Field(
         0.25,
         gt=0,
-        description="How long a replay may wait for its first row, in seconds; or two passes, where these take longer.",
+        description="How long nine in ten replays may wait for their first row, in seconds; or two passes, where these "
+        "take longer.",
     )
 
 

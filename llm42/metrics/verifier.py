@@ -129,9 +129,10 @@ class VerifierMetrics:
         for kind, slots in use.slots.items():
             SLOTS.add(slots, kind=kind)
 
-    def on_wait(self, seconds: float) -> None:
+    def on_wait(self, seconds: float, *, audit: bool) -> None:
         WAIT_SECONDS.observe(seconds)
-        self.demand.on_wait(seconds)
+        if not audit:  # these wait for rows that nobody else wants
+            self.demand.on_wait(seconds)
 
     def on_cache(self, hits: int, misses: int, evictions: int) -> None:
         PAGE_EVENTS.add(hits, event="hit")
