@@ -10,6 +10,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import BackpressureConfig, RequestRouterConfig
 
+from llm42.autoscaling.settings import replica_options
 from llm42.config import Pool, read_config
 from llm42.environment import OFFLINE_ENV, router_env
 from llm42.fastpath.deployment import FastPath
@@ -50,7 +51,7 @@ def build(args: dict[str, Any]) -> Application:
     def pool(part: type, settings: Pool, env: dict[str, str], *, max_ongoing: int, drain_s: float) -> Any:
         return serve.deployment(part).options(
             name=part.__name__,
-            num_replicas=settings.replicas,
+            **replica_options(settings),
             max_ongoing_requests=max_ongoing,
             ray_actor_options={
                 **actor_resources(settings, gpus=gpus),

@@ -2,7 +2,7 @@
 docs/metrics.md. A test compares them."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
@@ -54,12 +54,20 @@ def _label(name: str, values: tuple[str, ...]) -> str:
 def _fields(model: type[BaseModel], prefix: str) -> list[str]:
     lines = []
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            lines += _fields(field.annotation, f"{prefix}{name}.")
+        if section := _section(field.annotation):
+            lines += _fields(section, f"{prefix}{name}.")
             continue
-        default = field.get_default(call_default_factory=True)
-        lines.append(f"| `{prefix}{name}` | {_type(field.annotation)} | `{default!r}` | {field.description} |")
+        default = "required" if field.is_required() else f"`{field.get_default(call_default_factory=True)!r}`"
+        optional = _section(*get_args(field.annotation))
+        kind = "section or None" if optional else _type(field.annotation)
+        lines.append(f"| `{prefix}{name}` | {kind} | {default} | {field.description} |")
+        if optional:
+            lines += _fields(optional, f"{prefix}{name}.")
     return lines
+
+
+def _section(*annotations: Any) -> type[BaseModel] | None:
+    return next((a for a in annotations if isinstance(a, type) and issubclass(a, BaseModel)), None)
 
 
 def _type(annotation: Any) -> str:

@@ -46,3 +46,24 @@ def test_whether_engines_use_gpus_must_be_said_where_more_may_come(cluster: dict
     with pytest.raises(ValueError, match=r"^fast_path\.num_gpus must be set"):
         require_resources(config, cluster, growing=True)
     require_resources(Config.model_validate({p: {"num_gpus": 0} for p in ("fast_path", "verifier")}), {}, growing=True)
+
+
+def test_autoscaled_pools_need_the_least_and_are_told_of_the_most(caplog: pytest.LogCaptureFixture) -> None:
+    scaled = Config.model_validate(
+        {
+            "fast_path": {"num_gpus": 1, "autoscaling": {"min_replicas": 1, "max_replicas": 2}},
+            "verifier": {"num_gpus": 1, "autoscaling": {"min_replicas": 2, "max_replicas": 4}},
+        }
+    )
+    with pytest.raises(ValueError, match=r"min_replicas is 1 and .*min_replicas is 2: .* need 3 GPU, but .* found 2"):
+        require_resources(scaled, {"CPU": 8, "GPU": 2})
+    with caplog.at_level(logging.WARNING, logger="ray.serve"):
+        require_resources(scaled, {"CPU": 8, "GPU": 6})
+        assert not caplog.messages
+        require_resources(scaled, {"CPU": 8, "GPU": 3})
+    (told,) = caplog.messages
+    assert "verifier.autoscaling.max_replicas is 4: together they need 6 GPU, but Ray has found 3. The pools" in told
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="ray.serve"):  # nodes will come with the replicas
+        require_resources(scaled, {"CPU": 8, "GPU": 3}, growing=True)
+    assert not caplog.messages

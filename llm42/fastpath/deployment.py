@@ -99,6 +99,11 @@ class FastPath:
         """Abort requests; those that have finished are none of its business. Raises like :meth:`submit`."""
         self._engine.abort(self._mailbox(replica_id, stream_id), request_ids)
 
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """How busy this is: requests in the engine, and what they take of it. Serve asks for that every few seconds
+        where the pool is autoscaled."""
+        return {"requests": self._engine.in_flight, "load": self._metrics.load(self._max_num_seqs)}
+
     def check_health(self) -> None:
         """Raises :class:`EngineDead`; Serve then replaces this replica."""
         self._engine.check()

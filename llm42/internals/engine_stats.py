@@ -58,6 +58,12 @@ class EngineStats:
             self._prefix.queries += queries
             self._prefix.hits += hits
 
+    @property
+    def use(self) -> tuple[int, float]:
+        """Requests that ran in the last step, and the share of the KV memory that they held."""
+        with self._lock:
+            return self._scheduler.num_running_reqs, self._scheduler.kv_cache_usage
+
     def report(self) -> None:
         """Hand over what has come since the last call."""
         with self._lock:

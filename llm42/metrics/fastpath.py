@@ -36,6 +36,14 @@ class FastPathMetrics(StepObserver):
         if self._stats is not None:
             self._stats.stepped(scheduler, outputs)
 
+    def load(self, max_num_seqs: int) -> float:
+        """What the requests in the engine take of it: of its sequences or of its KV memory, whichever is more.
+
+        Those that wait count like those that run, so it is more than 1 where not all of them fit.
+        """
+        running, kv_usage = self._stats.use if self._stats is not None else (0, 0.0)
+        return self._engine.in_flight * max(1 / max_num_seqs, kv_usage / running if running else 0.0)
+
     def check_health(self) -> None:
         self._reporter.check_health()
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from llm42.metrics.metric import OPEN, SECONDS, Counter, Gauge, Histogram
 from llm42.metrics.reporter import Reporter
+from llm42.verifier.demand import Demand
 
 if TYPE_CHECKING:
     from llm42.verifier.audit.report import AuditReport
@@ -91,6 +92,7 @@ class VerifierMetrics:
         from llm42.internals.engine_stats import EngineStats
 
         self._engine, self._model = engine, model
+        self.demand = Demand()
         self._stats = EngineStats(engine.vllm_config, model)
         self._reporter.start()
 
@@ -117,6 +119,7 @@ class VerifierMetrics:
         self._stats.report()
 
     def on_pass(self, use: "PassUse", seconds: float, parts: list[float]) -> None:
+        self.demand.on_pass(use, seconds)
         PASS_SECONDS.observe(seconds, kind=use.kind)
         for part, spent in zip(("model", "head", "choice"), parts, strict=True):
             PART_SECONDS.add(spent, part=part)
@@ -126,8 +129,10 @@ class VerifierMetrics:
         for kind, slots in use.slots.items():
             SLOTS.add(slots, kind=kind)
 
-    def on_wait(self, seconds: float) -> None:
+    def on_wait(self, seconds: float, *, audit: bool) -> None:
         WAIT_SECONDS.observe(seconds)
+        if not audit:  # these wait for rows that nobody else wants
+            self.demand.on_wait(seconds)
 
     def on_cache(self, hits: int, misses: int, evictions: int) -> None:
         PAGE_EVENTS.add(hits, event="hit")

@@ -85,6 +85,10 @@ class Verifier:
             "pages_free": pages_free,
         }
 
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """How busy this has been since Serve has asked last; where the pool is autoscaled, it does each few seconds."""
+        return self._metrics.demand.take()
+
     def check_health(self) -> None:
         """Raises once the engine is dead: Serve then replaces the replica."""
         self._engine.check_health()

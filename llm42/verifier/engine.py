@@ -38,7 +38,7 @@ class ReplayObserver(Protocol):
     """Hears what happens; pages are counts since the last call, times are seconds."""
 
     def on_pass(self, use: PassUse, seconds: float, parts: list[float]) -> None: ...
-    def on_wait(self, seconds: float) -> None: ...
+    def on_wait(self, seconds: float, *, audit: bool) -> None: ...
     def on_cache(self, hits: int, misses: int, evictions: int) -> None: ...
     def on_audit(self, report: AuditReport) -> None: ...
 
@@ -241,7 +241,7 @@ class ReplayEngine:
             if job.begun:
                 continue
             if self._observer is not None:
-                self._observer.on_wait(now - job.submitted)
+                self._observer.on_wait(now - job.submitted, audit=job.fresh)
             if job.on_begin is not None:
                 job.on_begin()
         self._scheduler.begin(current)

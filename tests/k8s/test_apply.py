@@ -25,7 +25,8 @@ def on_cpus(config: Object, host: str) -> Object:
     args |= {"model": "tiny", "max_model_len": 1024}
     for pool in ("fast_path", "verifier"):
         assert args[pool]["num_gpus"] > 0
-        args[pool] |= {"replicas": 1, "num_gpus": 0, "engine": {"kv_cache_memory_bytes": 32 << 20}}
+        args[pool] |= {"num_gpus": 0, "engine": {"kv_cache_memory_bytes": 32 << 20}}
+        args[pool]["autoscaling"]["min_replicas"] = 1
     return config
 
 

@@ -1,5 +1,6 @@
 """Worker groups as Ray's own autoscaler reads them: they hold the engines, and keep the pools apart."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -45,13 +46,20 @@ def configured(overlay: Overlay) -> Config:
     return read_config(overlay.serve_config["applications"][0]["args"])
 
 
-def place(config: Config, cluster: list[Node]) -> list[str]:
-    """Engines that found no node."""
+def engines(config: Config, *, most: bool = False) -> dict[str, int]:
+    """Of each pool: those that there always are, or the ``most`` that there may be."""
+    pools = {"fast_path": config.fast_path, "verifier": config.verifier}
+    return {name: pool.most if most else pool.least for name, pool in pools.items()}
+
+
+def place(config: Config, cluster: list[Node], counts: Mapping[str, int] | None = None) -> list[str]:
+    """Engines that found no node; by default of those that there always are."""
+    counts = engines(config) if counts is None else counts
     left = []
     for name, pool in (("fast_path", config.fast_path), ("verifier", config.verifier)):
         needs = actor_resources(pool, gpus=True)
         wanted = {"CPU": needs["num_cpus"], "GPU": needs["num_gpus"], **needs["resources"]}
-        left += [name for _ in range(pool.replicas) if not any(node.take(name, wanted) for node in cluster)]
+        left += [name for _ in range(counts[name]) if not any(node.take(name, wanted) for node in cluster)]
     return left
 
 
@@ -61,13 +69,13 @@ def test_the_nodes_hold_the_engines_and_the_head_none(overlay: Overlay) -> None:
     assert {node.group: node.holds for node in cluster}["headgroup"] == []
 
 
-def test_one_engine_more_finds_no_node(overlay: Overlay) -> None:
-    for pool in ("fast_path", "verifier"):
-        args = overlay.serve_config["applications"][0]["args"]
-        more = read_config({**args, pool: {**args[pool], "replicas": args[pool]["replicas"] + 1}})
-        assert len(place(more, nodes(overlay))) == 1
-        # Where nodes come and go with the replicas, one does.
-        assert len(place(more, nodes(overlay, most=True))) == (0 if overlay.name == "autoscaled" else 1)
+def test_the_nodes_are_as_many_as_the_engines_at_least_and_at_most(overlay: Overlay) -> None:
+    config = configured(overlay)
+    for most in (False, True):
+        counts = engines(config, most=most)
+        assert place(config, nodes(overlay, most=most), counts) == []
+        for pool in counts:
+            assert len(place(config, nodes(overlay, most=most), {**counts, pool: counts[pool] + 1})) == 1
 
 
 @pytest.mark.parametrize("name", ["mixed", "autoscaled"])
@@ -92,6 +100,8 @@ def test_verifiers_alone_are_on_the_nodes_that_are_set_aside() -> None:
 
 def test_only_the_autoscaled_overlay_scales(overlay: Overlay) -> None:
     scales = overlay.name == "autoscaled"
+    config = configured(overlay)
+    assert all((pool.autoscaling is not None) is scales for pool in (config.fast_path, config.verifier))
     assert overlay.cluster.get("enableInTreeAutoscaling", False) is scales
     assert overlay.cluster.get("autoscalerOptions", {}).get("version") == ("v2" if scales else None)
     for group in overlay.cluster["workerGroupSpecs"]:

@@ -74,7 +74,9 @@ def test_overlays_serve_what_deployments_say(overlay: Overlay) -> None:
         (("applications", 0, "deployments"), [{"name": "Verifier", "num_replica": 2}]),
         (("applications", 0, "deployments"), [{"name": "Verifier", "num_replicas": "many"}]),
         (("applications", 0, "args", "windowsize"), 32),
-        (("applications", 0, "args", "verifier", "replicas"), 0),
+        (("applications", 0, "args", "verifier", "replicas"), 2),
+        (("applications", 0, "args", "verifier", "autoscaling", "max_replicas"), 1),
+        (("applications", 0, "args", "verifier", "autoscaling", "target"), 1),
     ],
 )
 def test_planted_errors_are_found(path: tuple[str | int, ...], value: Any) -> None:

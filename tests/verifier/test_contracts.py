@@ -105,3 +105,10 @@ def test_a_page_is_published_once_and_found_while_held() -> None:
     assert pool.find(b"other" * 8) is None
     with pytest.raises(AssertionError):
         pool.publish(page, b"again" * 8)
+
+
+def test_the_schedulers_word_of_requests_and_memory() -> None:
+    from vllm.v1.metrics.stats import SchedulerStats
+
+    stats = SchedulerStats()
+    assert (stats.num_running_reqs, stats.num_waiting_reqs, stats.kv_cache_usage) == (0, 0, 0.0)
