@@ -5,7 +5,8 @@ greedy continuation:
 
     python benchmarks/selection.py --model demo --dtype bfloat16 --json
 
-Milliseconds of CPU time, medians. `window` is `select` of [window, vocabulary]; `row` is `choose` of [1, vocabulary].
+Milliseconds of CPU time, medians. `window` is `select` of [window, vocabulary]; `row` is `choose` of [1, vocabulary];
+`margin` is what a row costs besides where drafts tell their margins: greedy ones are worked on `window` at a time.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from llm42.protocol import Selection
-    from llm42.sampling import choose, select
+    from llm42.sampling import choose, greedy_margins, race_margin, select
 
     torch.set_num_threads(1)
     noise = torch.randn(options.window, options.vocabulary, generator=torch.Generator().manual_seed(0))
@@ -56,7 +57,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             selection = Selection(*parameters, seed=1)
             window = milliseconds(lambda: select(given, selection, 32), options.repeats)  # noqa: B023  called at once
             row = milliseconds(lambda: choose(wide[:1], selection, 32), options.repeats)  # noqa: B023
-            result[f"{kind}, {name}"] = {"window": window, "row": row}
+            token, _ = choose(wide[:1], selection, 32)
+            margin = (
+                milliseconds(lambda: greedy_margins(wide), options.repeats) / options.window  # noqa: B023
+                if selection.greedy
+                else milliseconds(lambda: race_margin(wide[:1], selection, 32, token), options.repeats)  # noqa: B023
+            )
+            result[f"{kind}, {name}"] = {"window": window, "row": row, "margin": round(margin, 3)}
     return result
 
 

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from llm42.protocol import Doubt, ReplayGrid, VerifyCadence
+
 DEFAULT_VERIFY_BATCH_SIZE = 4
 RUN_AHEAD_WINDOWS = 4
 
@@ -191,13 +193,28 @@ class Router(Frozen):
 class Cadence(Frozen):
     """When candidates are sent to a verifier. Decides speed, never output."""
 
-    mode: Literal["adaptive", "window"] = Field(
+    mode: Literal["adaptive", "window", "margin"] = Field(
         "adaptive",
-        description="window: at window boundaries and at the end; adaptive: also while a verifier has idle rows.",
+        description="window: at window boundaries and at the end; adaptive: also while a verifier has idle rows; "
+        "margin: while it has, and close choices of the drafter make a contradiction likely.",
     )
     min_candidates: int = Field(
         8, ge=1, description="adaptive: fewest drafted tokens worth a pass before the window is full."
     )
+    price: float = Field(
+        2,
+        gt=0,
+        allow_inf_nan=False,
+        description="margin: recomputed tokens, on average, that are worth a replay row of their own.",
+    )
+
+    def policy(self, window_size: int) -> VerifyCadence:
+        """For the sessions of one router, which learn together what a margin is worth."""
+        return VerifyCadence(
+            ReplayGrid(window_size),
+            eager=self.min_candidates if self.mode == "adaptive" else None,
+            doubt=Doubt(self.price) if self.mode == "margin" else None,
+        )
 
 
 class Timeouts(Frozen):

@@ -58,6 +58,8 @@ class DraftEngine:
         self._stopping = False
         self._step_began: float | None = None
         self._owners: dict[str, Mailbox] = {}  # by the engine's request id; the thread's own
+        self._told: dict[str, int] = {}
+        """Tokens so far of the drafts whose margins are wanted; likewise."""
         started: Future[EngineCore] = Future()
         self._thread = threading.Thread(target=self._run, args=(make_core, started), name="draft-engine", daemon=True)
         self._thread.start()
@@ -160,7 +162,9 @@ class DraftEngine:
             mailbox = self._owners.get(output.request_id)
             if mailbox is None:  # aborted while its batch was running
                 continue
+            output = self._with_margins(core, output)
             if output.finished:
+                self._told.pop(output.request_id, None)
                 del self._owners[output.request_id]
                 mailbox.in_flight.discard(output.request_id)
             output.request_id = output.request_id.removeprefix(mailbox.prefix)
@@ -170,9 +174,20 @@ class DraftEngine:
         if not executed and not outputs:
             time.sleep(STALLED_S)
 
+    def _with_margins(self, core: EngineCore, output: EngineCoreOutput) -> EngineCoreOutput:
+        from llm42.internals.draft_margins import with_margins
+
+        told, count = self._told.get(output.request_id), len(output.new_token_ids)
+        if told is None or core.margins is None:
+            return output
+        self._told[output.request_id] = told + count
+        return with_margins(output, core.margins.of(output.request_id, told, count))
+
     def _add(self, mailbox: Mailbox, requests: Sequence[EngineCoreRequest]) -> None:
         if mailbox not in self._mailboxes:
             return
+        from llm42.internals.draft_margins import name_margins
+
         rejected = []
         for request in requests:
             request_id = request.request_id
@@ -180,9 +195,12 @@ class DraftEngine:
                 self._require_sound(request)
                 request.request_id = mailbox.prefix + request_id
                 request.client_index = 0
+                if name_margins(request.sampling_params, request.request_id):
+                    self._told[request.request_id] = 0
                 self.core.client.add_request(request)
             except Exception as error:  # one bad request is its own end, and nobody else's
                 logger.warning("Refused request %s: %s: %s", printable(request_id), type(error).__name__, error)
+                self._told.pop(request.request_id, None)
                 rejected.append(failed_output(request_id))
             else:
                 self._owners[request.request_id] = mailbox
@@ -218,6 +236,7 @@ class DraftEngine:
     def _forget(self, mailbox: Mailbox, engine_ids: set[str]) -> None:
         for engine_id in engine_ids:
             del self._owners[engine_id]
+            self._told.pop(engine_id, None)
         mailbox.in_flight -= engine_ids
         self.core.client.abort_requests(list(engine_ids))
 

@@ -85,11 +85,12 @@ def _number(text: str) -> int:
 
 
 def draft_request(
-    request: EngineCoreRequest, request_id: str, order: StartDraft, selection: Selection
+    request: EngineCoreRequest, request_id: str, order: StartDraft, selection: Selection, *, margins: bool = False
 ) -> EngineCoreRequest:
     """The engine request that drafts ``order`` for ``request``: its tokens, and none of its extras.
 
-    vLLM is told to be greedy, and the draft sampler to choose as the verifier will.
+    vLLM is told to be greedy, and the draft sampler to choose as the verifier will; with ``margins``, to say by how
+    much.
     """
     from vllm.sampling_params import RequestOutputKind
 
@@ -102,7 +103,7 @@ def draft_request(
     params.min_tokens, params.max_tokens = 0, order.max_tokens
     params.logprobs = params.prompt_logprobs = None
     params.stop = []
-    params.extra_args = draft_extra_args(selection)
+    params.extra_args = draft_extra_args(selection, margins=margins)
     params.output_kind = RequestOutputKind.DELTA
     return EngineCoreRequest(
         request_id=request_id,

@@ -6,9 +6,12 @@ size, fitted context) back into the ``VllmConfig``; and ``resources.engine_dead`
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llm42.internals import require_vllm
+
+if TYPE_CHECKING:
+    from llm42.internals.draft_margins import MarginNotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,8 @@ class EngineCore:
 
     client: Any
     vllm_config: Any
+    margins: "MarginNotes | None" = None
+    """Of drafts, where a draft sampler is in the engine and in this process."""
 
     @property
     def num_blocks(self) -> int:

@@ -2,12 +2,14 @@
 
 What the model says is not simulated, only where the two paths disagree. A request has a rate of its own at which
 its drafts flip, gamma-distributed among requests: some outputs flip often, many never do.
+
+Drift is normal, and some requests flip more often because their choices are closer. Margins are in its deviations.
 """
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
+from math import erfc, inf, log, pi, sqrt
 
 from pydantic import Field, model_validator
 
@@ -78,24 +80,40 @@ def _fit(median: float, tokens: int, share: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One request's canonical tokens, prompt and output, and the positions at which a draft flips."""
+    """One request's canonical tokens, prompt and output, the positions at which a draft flips, and for each output
+    token by how much the drafter prefers its choice to another."""
 
     tokens: Sequence[int]
     prompt: int
     flips: frozenset[int]
+    margins: Sequence[float]
 
     @classmethod
     def of(cls, prompt: int, output: int, drift: Drift, seed: str) -> "Script":
         rng = random.Random(seed)
         tokens = rng.choices(range(VOCABULARY), k=prompt + output)
         if (rates := drift.rates) is None:
-            return cls(tokens, prompt, frozenset())
+            return cls(tokens, prompt, frozenset(), [inf] * output)
         shape, mean = rates
         rate = mean if shape == float("inf") else rng.gammavariate(shape, mean / shape)
         flips, position = set(), prompt - 1
         while rate > 0 and (position := position + 1 + int(rng.expovariate(rate))) < len(tokens):
             flips.add(position)
-        return cls(tokens, prompt, frozenset(flips))
+        choices = random.Random(f"{seed}/margins")
+        margins = [_margin(position in flips, rate, choices) for position in range(prompt, len(tokens))]
+        return cls(tokens, prompt, frozenset(flips), margins)
+
+
+def _margin(flipped: bool, rate: float, rng: random.Random) -> float:
+    """Of a choice, given whether it flipped. True margins are exponential, so dense at 0 that drift outweighs one at
+    ``rate``; what the drafter sees is how far drift has left it from there."""
+    if flipped:
+        return rng.random() * sqrt(-2 * log(1 - rng.random()))  # density: Q
+    while rate > 0:
+        margin = rng.expovariate(rate * sqrt(2 * pi))
+        if rng.random() >= erfc(margin / sqrt(2)) / 2:
+            return margin
+    return inf
 
 
 class Pen:
@@ -106,8 +124,10 @@ class Pen:
         self._position = len(tokens)
         self._astray = list(tokens) != list(script.tokens[: len(tokens)])
 
-    def write(self) -> int:
+    def write(self) -> tuple[int, float]:
+        """A token, and its margin."""
         right = self._script.tokens[self._position]
+        margin = self._script.margins[self._position - self._script.prompt]
         self._astray = self._astray or self._position in self._script.flips
         self._position += 1
-        return right ^ 1 if self._astray else right
+        return right ^ 1 if self._astray else right, margin

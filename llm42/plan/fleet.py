@@ -5,7 +5,6 @@ import math
 from pydantic import Field, model_validator
 
 from llm42.config import DEFAULT_VERIFY_BATCH_SIZE, RUN_AHEAD_WINDOWS, Cadence, Frozen
-from llm42.protocol import ReplayGrid, VerifyCadence
 from llm42.verifier.passes import PassShape
 from llm42.verifier.settings import GPU_BLOCK
 
@@ -62,9 +61,3 @@ class Fleet(Frozen):
     def shape(self) -> PassShape:
         block = math.lcm(self.window_size, GPU_BLOCK)
         return PassShape(self.verify_batch_size, self.window_size, block, self.context)
-
-    @property
-    def verify_cadence(self) -> VerifyCadence:
-        """The router's own."""
-        eager = self.cadence.min_candidates if self.cadence.mode == "adaptive" else None
-        return VerifyCadence(ReplayGrid(self.window_size), eager)

@@ -48,6 +48,7 @@ class Router:
     ) -> None:
         self.env = env
         self.fleet = fleet
+        self.cadence = fleet.cadence.policy(fleet.window_size)
         self.wire = times.wire
         self.ledger = ledger
         self._fast_paths = fast_paths
@@ -126,7 +127,7 @@ class DeterministicRun:
         prompt = list(script.tokens[: script.prompt])
         fleet = router.fleet
         stop = StopRules(len(script.tokens) - script.prompt)
-        self._session = Session(prompt, stop, fleet.verify_cadence, fleet.max_run_ahead)
+        self._session = Session(prompt, stop, router.cadence, fleet.max_run_ahead)
         self._committed = list(prompt)
         self._drafted = self._furthest = script.prompt
         """Absolute positions: of the live stream's next token, and of the furthest that any has reached."""
@@ -168,7 +169,8 @@ class DeterministicRun:
             self._drafted += 1
             self._router.ledger.session["recomputed"] += self._drafted <= self._furthest
             self._furthest = max(self._furthest, self._drafted)
-            self._apply(self._session.drafted(order.stream, [pen.write()], ended=last))
+            token, margin = pen.write()
+            self._apply(self._session.drafted(order.stream, [token], [margin], ended=last))
 
         self._generation = generation = Generation(self._number, len(order.tokens), order.max_tokens, deliver)
         self._engine = self._router.place(generation, self._engine)

@@ -9,6 +9,9 @@ from llm42.plan.report import Report
 WINDOWS = (8, 16, 32, 64, 128)
 CADENCES = (
     Cadence(mode="window"),
+    Cadence(mode="margin", price=4),
+    Cadence(mode="margin", price=2),
+    Cadence(mode="margin", price=1),
     Cadence(mode="adaptive", min_candidates=16),
     Cadence(mode="adaptive", min_candidates=8),
     Cadence(mode="adaptive", min_candidates=4),

@@ -2,11 +2,12 @@
 
 Read in this order: :mod:`grid` (where a position is computed), :mod:`messages` (what a verifier is asked and
 answers), :mod:`selection` and :mod:`steering` (how a token is chosen), :mod:`session` (one request's life),
-:mod:`cadence` (when to verify).
+:mod:`cadence` and :mod:`doubt` (when to verify).
 """
 
 from llm42.protocol.actions import Action, Commit, Finish, StartDraft, StopDraft, Verify
 from llm42.protocol.cadence import VerifyCadence
+from llm42.protocol.doubt import Doubt
 from llm42.protocol.grid import ReplayGrid
 from llm42.protocol.messages import Question, ReplayReply, ReplayRequest, Scores, pack_tokens, unpack_tokens
 from llm42.protocol.selection import GREEDY, Selection
@@ -17,6 +18,7 @@ __all__ = [
     "GREEDY",
     "Action",
     "Commit",
+    "Doubt",
     "Finish",
     "Grammar",
     "Question",

@@ -1,7 +1,9 @@
 """When candidates are worth a replay, and how many of them. Decides speed, never output."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from llm42.protocol.doubt import Doubt
 from llm42.protocol.grid import ReplayGrid
 
 
@@ -9,22 +11,27 @@ from llm42.protocol.grid import ReplayGrid
 class VerifyCadence:
     """Verify at window boundaries and at the end; earlier only while a verifier has rows to spare.
 
-    ``eager`` is the fewest candidates worth an early pass, or None never to verify early.
+    ``eager`` is the fewest candidates worth an early pass, or None never to verify early for their number. ``doubt``
+    says when they are for their margins; None: never.
     """
 
     grid: ReplayGrid
     eager: int | None
+    doubt: Doubt | None = None
 
-    def take(self, length: int, candidates: int, *, settled: bool, idle: bool) -> int:
-        """How many of ``candidates`` that follow ``t[0..length)`` to verify now; 0 is to wait.
+    def take(self, length: int, margins: Sequence[float], *, settled: bool, idle: bool) -> int:
+        """How many of the candidates that follow ``t[0..length)`` to verify now; 0 is to wait.
 
-        ``settled``: no further candidate will come. ``idle``: a verifier has rows to spare.
+        ``margins`` has one for each. ``settled``: no further candidate will come. ``idle``: a verifier has rows to
+        spare.
         """
+        candidates = len(margins)
         if settled or (idle and self.eager is not None and candidates >= self.eager):
             return candidates
-        end = length + candidates
-        if end < self.grid.next_boundary(length):
-            return 0
+        end, boundary = length + candidates, self.grid.next_boundary(length)
+        if end < boundary:
+            presses = idle and self.doubt is not None and self.doubt.presses(margins, boundary - end)
+            return candidates if presses else 0
         # A busy verifier gets full windows only: what spills over would cost a row now and again later.
         full = self.grid.start(self.grid.complete(end)) - length
         return candidates if idle else full

@@ -12,8 +12,10 @@ committed, only how soon:
 Every reply commits at least one token, so a session whose drafter is wrong, slow or gone still ends.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 
 from llm42.protocol.actions import Action, Commit, Finish, StartDraft, StopDraft, Verify
 from llm42.protocol.cadence import VerifyCadence
@@ -71,6 +73,8 @@ class Session:
     _tokens: list[int] = field(init=False)
     """Prompt and committed tokens."""
     _candidates: list[int] = field(default_factory=list, init=False)
+    _margins: list[float] = field(default_factory=list, init=False)
+    """Of each candidate: by how much it beat the drafter's second choice, in logits; inf where it did not say."""
     _streams: int = field(default=0, init=False)
     _live: bool = field(default=False, init=False)
     """Whether stream number ``_streams`` may still speak."""
@@ -91,20 +95,23 @@ class Session:
     def start(self) -> list[Action]:
         return self._next()
 
-    def drafted(self, stream: int, tokens: Sequence[int], *, ended: bool = False) -> list[Action]:
-        """Stream ``stream`` drafted ``tokens``; ``ended`` if it will draft no more."""
+    def drafted(
+        self, stream: int, tokens: Sequence[int], margins: Sequence[float] = (), *, ended: bool = False
+    ) -> list[Action]:
+        """Stream ``stream`` drafted ``tokens``, by ``margins`` if it says so; ``ended`` if it will draft no more."""
         if not self._speaks(stream):
             return []
         actions: list[Action] = []
         self.stats.drafted += len(tokens)
         self._live = not ended
-        for token in tokens:
+        for token, margin in zip(tokens, chain(margins, repeat(math.inf)), strict=False):
             if self._room() <= 0:  # past what may end the request: nothing that follows can be used
                 break
             if self._cursor >= len(self._tokens):
                 self._candidates.append(token)
+                self._margins.append(margin)
             elif token != self._tokens[self._cursor]:  # the verifier was here first, and disagrees
-                actions += self._roll_back(1)
+                actions += self._roll_back(1, margin)
                 break
             self._cursor += 1
         if self._live and (len(self._candidates) >= self.run_ahead or self._room() <= 0):
@@ -153,9 +160,9 @@ class Session:
             self.finished = True
             return actions + ([self._stop_draft()] if self._live else [])
         if agreed < min(len(canonical), len(self._candidates)):
-            actions += self._roll_back(len(self._candidates) - agreed)
+            actions += self._roll_back(len(self._candidates) - agreed, self._margins[agreed])
         else:
-            del self._candidates[:agreed]
+            del self._candidates[:agreed], self._margins[:agreed]
         return actions + self._next()
 
     def abort(self) -> list[Action]:
@@ -180,10 +187,14 @@ class Session:
                 return list(tokens[:i]), None
         return list(tokens), None
 
-    def _roll_back(self, discarded: int) -> list[Action]:
+    def _roll_back(self, discarded: int, margin: float) -> list[Action]:
+        """``margin`` is that of the first that is wrong."""
+        if self.cadence.doubt is not None:
+            self.cadence.doubt.contradicted(margin)
         self.stats.rollbacks += 1
         self.stats.rolled_back += discarded
         self._candidates.clear()
+        self._margins.clear()
         return [self._stop_draft()] if self._live else []
 
     def _stop_draft(self) -> StopDraft:
@@ -222,7 +233,7 @@ class Session:
                 return None
             count = 0  # nobody drafts: the verifier alone, a token at a time
         else:
-            count = min(useful, self.cadence.take(length, len(self._candidates), settled=settled, idle=self._idle))
+            count = min(useful, self.cadence.take(length, self._margins, settled=settled, idle=self._idle))
             if count == 0 and not settled:
                 return None
         self._calls += 1

@@ -24,7 +24,7 @@ from llm42.internals.core_client import (
 )
 from llm42.metrics import RouterMetrics
 from llm42.metrics.router import Mode, Outcome
-from llm42.protocol import Commit, ReplayGrid, Selection, Session, VerifyCadence
+from llm42.protocol import Commit, Selection, Session
 from llm42.protocol.errors import ReplayImpossible, ReplayRefused
 from llm42.protocol.messages import prompt_digest
 from llm42.router.admission import FLAG
@@ -61,9 +61,7 @@ class RouterCore(TextCore):
         self._hub = hub
         self._verifiers = verifiers
         self._metrics = metrics
-        grid = ReplayGrid(config.window_size)
-        eager = config.cadence.min_candidates if config.cadence.mode == "adaptive" else None
-        self._cadence = VerifyCadence(grid, eager)
+        self._cadence = config.cadence.policy(config.window_size)
         self._background = Background(self._crashed)
         self._auditor = Auditor(verifiers, config.audit.share, self._background, metrics)
         self._outputs: asyncio.Queue[EngineCoreOutput] = asyncio.Queue()  # bounded by run-ahead and admission

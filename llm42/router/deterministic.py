@@ -10,6 +10,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 from llm42.config import Timeouts
 from llm42.fastpath.errors import FastPathError
 from llm42.internals.core_client import draft_request
+from llm42.internals.draft_margins import draft_margins
 from llm42.logs import logger, printable
 from llm42.protocol import Action, Commit, ReplayRequest, Session, StartDraft, StopDraft, Verify
 from llm42.router.hub import DraftHub
@@ -129,7 +130,13 @@ class DeterministicRequest:
 
     async def _draft(self, order: StartDraft) -> None:
         stream = order.stream
-        request = draft_request(self._request, self._draft_id(stream), order, self._session.selection)
+        request = draft_request(
+            self._request,
+            self._draft_id(stream),
+            order,
+            self._session.selection,
+            margins=self._session.cadence.doubt is not None,
+        )
         self._watch(stream)
         try:
             self._drafter = await self._hub.submit(
@@ -155,7 +162,9 @@ class DeterministicRequest:
             return
         self._watch(None if reason is not None else stream)
         self.progress.drafted(len(output.new_token_ids))
-        self._event(self._session.drafted, stream, output.new_token_ids, ended=reason is not None)
+        self._event(
+            self._session.drafted, stream, output.new_token_ids, draft_margins(output), ended=reason is not None
+        )
         if reason is not None:
             self._trace.draft_ended(stream, "drafted to its end")
 

@@ -1,6 +1,7 @@
 """Drafts choose as the verifier does, on a real vLLM core; whoever shares the batch with them notices nothing."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +16,7 @@ from llm42.fastpath.engine import DraftEngine
 from llm42.fastpath.mailbox import Mailbox
 from llm42.fastpath.settings import fastpath_engine_args
 from llm42.protocol import GREEDY, Grammar, Question, ReplayRequest, Selection, Steering, pack_tokens
+from llm42.sampling import race_margin
 from tests.fastpath.conftest import MAX_MODEL_LEN
 from tests.fastpath.engine_requests import greedy, prompt
 
@@ -48,11 +50,11 @@ LENGTHS = [60, 9, 47, 23, 35, 50, 40, 30, 33]
 """Of the drafts: their rows in the batch move when others end."""
 
 
-def draft(request_id: str, tokens: list[int], max_tokens: int, selection: Selection) -> Any:
+def draft(request_id: str, tokens: list[int], max_tokens: int, selection: Selection, *, margins: bool = False) -> Any:
     from llm42.internals.draft_sampler import draft_extra_args
 
     request = greedy(request_id, tokens, max_tokens)
-    request.sampling_params.extra_args = draft_extra_args(selection)
+    request.sampling_params.extra_args = draft_extra_args(selection, margins=margins)
     return request
 
 
@@ -80,8 +82,12 @@ def running(make_core: Callable[[dict[str, Any]], Any], config: Config) -> Itera
     engine.shutdown(20)
 
 
-async def answers(engine: DraftEngine, requests: list[Any]) -> dict[str, tuple[int, ...]]:
-    """The tokens by request id; none for a request that was refused."""
+async def answers(
+    engine: DraftEngine, requests: list[Any], margins: dict[str, list[float]] | None = None
+) -> dict[str, tuple[int, ...]]:
+    """The tokens by request id; none for a request that was refused. ``margins`` gets those that are told."""
+    from llm42.internals.draft_margins import draft_margins
+
     mailbox = Mailbox("test", asyncio.get_running_loop())
     engine.open(mailbox)
     tokens: dict[str, tuple[int, ...]] = {request.request_id: () for request in requests}
@@ -92,6 +98,8 @@ async def answers(engine: DraftEngine, requests: list[Any]) -> dict[str, tuple[i
         assert outputs, "nothing came"
         for output in outputs:
             tokens[output.request_id] += tuple(output.new_token_ids)
+            if margins is not None:
+                margins.setdefault(output.request_id, []).extend(draft_margins(output))
             left -= output.finished
     engine.close(mailbox)
     return tokens
@@ -119,6 +127,7 @@ async def test_seeded_drafts(config: Config, environment: None) -> None:
         assert {name: mixed[name] for name in plain} == plain
         drafted = [mixed[f"d{i}"] for i in range(len(drafts))]
         assert [len(tokens) for tokens in drafted] == LENGTHS
+        await margins_are_those_of_the_logits(engine, mixed)
         # From the middle: a draft is resumed at an absolute position.
         resumed = draft("resumed", [*prompt(0), *drafted[0][:25]], 35, SELECTIONS[0])
         moved = draft("moved", prompt(0), 60, Selection(1.0, seed=2))
@@ -158,6 +167,57 @@ async def test_seeded_drafts(config: Config, environment: None) -> None:
     await verifier.close()
 
 
+async def margins_are_those_of_the_logits(engine: DraftEngine, before: dict[str, tuple[int, ...]]) -> None:
+    """Each draft's own, token by token, as bits; and to ask for them changes no token of anybody."""
+    assert engine.core.margins is not None
+    seen: list[dict[tuple[str, int], torch.Tensor]] = []
+    engine.core.client.collective_rpc(record_logits, args=(seen,))
+    cases = list(enumerate(zip(SELECTIONS, LENGTHS, strict=True)))
+    asking = [draft(f"d{i}", prompt(i), length, selection, margins=True) for i, (selection, length) in cases]
+    told: dict[str, list[float]] = {}
+    assert await answers(engine, [*asking, *neighbours()], told) == before
+    logits = {choice: row for step in seen for choice, row in step.items()}
+    for i, (selection, length) in cases:
+        margins = told[f"d{i}"]
+        assert len(margins) == length
+        if selection.steering is not None:
+            assert set(margins) == {math.inf}, "not told of steered drafts"
+            continue
+        rows = [logits[f"test/d{i}", number] for number in range(length)]
+        if selection == GREEDY:
+            ordered = [row.sort(descending=True).values[:2] for row in rows]
+            assert margins == [float(best - second) for best, second in ordered]
+        else:
+            tokens = [torch.tensor([token]) for token in before[f"d{i}"]]
+            first = len(prompt(i)) - 1
+            assert margins == [
+                float(race_margin(row[None], selection, first + number, token))
+                for number, (row, token) in enumerate(zip(rows, tokens, strict=True))
+            ]
+        assert len(set(margins)) > 1
+    assert not any(told[request.request_id] for request in neighbours())
+    assert not engine._told
+    engine.core.client.collective_rpc(stop_recording)
+
+
+def record_logits(worker: Any, seen: list[dict[tuple[str, int], torch.Tensor]]) -> None:
+    """Runs in the worker, which is in this process: what each draft that asks for margins is about to choose from."""
+    sampler = worker.model_runner.input_batch.logitsprocs.non_argmax_invariant[-1]
+    apply = sampler.apply
+
+    def recording(logits: torch.Tensor) -> torch.Tensor:
+        asking = {index: one for index, one in sampler._drafts.items() if one.name is not None}
+        seen.append({one.choice: logits[index].clone() for index, one in asking.items()})
+        return apply(logits)  # type: ignore[no-any-return]
+
+    sampler.apply = recording
+
+
+def stop_recording(worker: Any) -> None:
+    """Runs in the worker."""
+    del worker.model_runner.input_batch.logitsprocs.non_argmax_invariant[-1].apply
+
+
 async def compiled(engine: DraftEngine) -> None:
     """Until then, drafts do not know the grammar."""
     async with asyncio.timeout(60):
@@ -184,7 +244,7 @@ def test_rows_without_a_valid_choice_and_rows_of_others(environment: None) -> No
     from llm42.internals.draft_sampler import DraftSampler, draft_extra_args
     from llm42.internals.grammar_tokenizer import make_grammar_masks
 
-    sampler = DraftSampler(make_grammar_masks(SimpleNamespace(get_vocab_size=lambda: 500)))
+    sampler = DraftSampler(make_grammar_masks(SimpleNamespace(get_vocab_size=lambda: 500)), None)
     logits = torch.randn(4, 500, generator=torch.Generator().manual_seed(0))
     before = logits.clone()
     assert sampler.apply(logits) is logits

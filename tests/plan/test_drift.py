@@ -1,3 +1,4 @@
+import math
 import statistics
 
 import pytest
@@ -61,12 +62,31 @@ def test_points_that_no_distribution_has_are_refused(fields: dict[str, float]) -
 
 
 def test_behind_a_flip_everything_is_wrong_until_one_begins_anew() -> None:
-    script = Script([5, 6, 7, 8, 9, 10], 2, frozenset({3}))
+    script = Script([5, 6, 7, 8, 9, 10], 2, frozenset({3}), [4.0, 0.1, 3.0, 2.0])
     pen = Pen(script, [5, 6])
-    drafted = [pen.write() for _ in range(4)]
+    drafted, margins = zip(*(pen.write() for _ in range(4)), strict=True)
+    assert margins == (4.0, 0.1, 3.0, 2.0)
     assert drafted[0] == 7
     assert all(token != right for token, right in zip(drafted[1:], [8, 9, 10], strict=True))
     again = Pen(script, [5, 6, 7, 8])
-    assert [again.write(), again.write()] == [9, 10]
+    assert [again.write(), again.write()] == [(9, 3.0), (10, 2.0)]
     astray = Pen(script, [5, 6, 7, drafted[1]])
-    assert astray.write() != 9
+    assert astray.write()[0] != 9
+
+
+def test_margins_say_how_likely_a_choice_is_to_flip() -> None:
+    """Q of them, in deviations of the drift; and they move no flip."""
+    bands: dict[tuple[float, float], list[bool]] = {(0, 0.5): [], (0.5, 1): [], (1, 2): []}
+    for number in range(100):
+        script = Script.of(1, 1000, Drift(median_span=30), str(number))
+        for position, margin in enumerate(script.margins, start=1):
+            for low, high in bands:
+                if low <= margin < high:
+                    bands[low, high].append(position in script.flips)
+    for (low, high), flipped in bands.items():
+        least, most = (math.erfc(margin / math.sqrt(2)) / 2 for margin in (high, low))
+        assert least < statistics.fmean(flipped) < most
+
+
+def test_without_drift_every_choice_is_clear() -> None:
+    assert set(Script.of(5, 20, Drift(), "a").margins) == {math.inf}

@@ -101,6 +101,22 @@ def test_windows_cost_fewer_slots_and_eagerness_less_recompute() -> None:
     assert windows.recomputed > eager.recomputed
 
 
+def test_margins_say_where_a_row_is_worth_it() -> None:
+    drift = {"median_span": 60}
+    modes = [{"mode": "window"}, {"mode": "margin", "price": 1}, {"mode": "adaptive", "min_candidates": 8}]
+    window, margin, eager = (
+        plan(workload={"deterministic": 1}, fleet={"cadence": mode}, drift=drift).predict() for mode in modes
+    )
+    assert margin.recomputed < 0.6 * window.recomputed
+    assert window.answering_slots < margin.answering_slots < 0.75 * eager.answering_slots
+
+
+def test_without_drift_no_margin_costs_a_row() -> None:
+    load = {"workload": {"deterministic": 1}, "drift": {"median_span": None}}
+    window, margin = (plan(**load, fleet={"cadence": {"mode": mode}}).predict() for mode in ("window", "margin"))
+    assert margin == window
+
+
 def test_a_cache_saves_prefill() -> None:
     # A rollback computes a block again, not the prompt.
     times = {"step_times": {"draft": {"decode_s": {1: STEP_S}, "prefill_token_s": 1e-3}}}

@@ -1,5 +1,6 @@
 """Any interleaving of drafts, replies, repeats, losses and rollbacks commits exactly the canonical output."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from llm42.protocol import (
     Action,
     Commit,
+    Doubt,
     Finish,
     ReplayGrid,
     Selection,
@@ -32,6 +34,9 @@ DRAFTERS: dict[str, Drafter] = {
     "mostly_right": lambda prefix, draw: canonical_token(prefix) if draw() % 5 else draw() % VOCABULARY,
     "right_until_the_last_slot": lambda prefix, _: (canonical_token(prefix) + (len(prefix) % 4 == 3)) % VOCABULARY,
 }
+
+
+MARGINS = (0.0, 0.1, 1.0, 30.0, 1e300, 5e-324, -0.0, -1.0, math.inf, -math.inf, math.nan)
 
 
 class World:
@@ -84,7 +89,8 @@ class World:
         stream, ended = self.stream.stream, len(self.said) == self.stream.max_tokens or EOS in batch
         if ended:
             self.stream = None
-        self.run(self.session.drafted(stream, batch, ended=ended))
+        margins = [MARGINS[self.draw() % len(MARGINS)] for _ in range(self.draw() % (len(batch) + 3))]
+        self.run(self.session.drafted(stream, batch, margins, ended=ended))
 
     def verify(self) -> None:
         if self.call is not None:
@@ -136,7 +142,11 @@ def sessions(draw: st.DrawFn) -> Session:
             eos_token_id=draw(st.sampled_from([EOS, None])),
             stop_token_ids=frozenset(draw(st.sets(st.integers(1, VOCABULARY - 1), max_size=1))),
         ),
-        cadence=VerifyCadence(grid, draw(st.sampled_from([None, 1, 3]))),
+        cadence=VerifyCadence(
+            grid,
+            draw(st.sampled_from([None, 1, 3])),
+            draw(st.none() | st.builds(Doubt, st.sampled_from([1e-9, 0.5, 2]))),
+        ),
         run_ahead=draw(st.integers(1, 16)),
         scored=draw(st.booleans()),
     )

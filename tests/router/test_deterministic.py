@@ -1,7 +1,9 @@
 """The driver of a session against adversarial pools: it commits the canonical tokens, or fails clearly."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +13,10 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreRequest, FinishReason
 
 from llm42.config import Timeouts
 from llm42.fastpath.errors import NoReplica
+from llm42.internals.draft_margins import name_margins, with_margins
 from llm42.protocol import (
     Commit,
+    Doubt,
     Finish,
     ReplayGrid,
     ReplayReply,
@@ -70,10 +74,12 @@ class Verifiers:
 
 
 class Hub:
-    """Drafts with ``draft``, one token a step, until aborted; keeps talking after the abort if ``rude``."""
+    """Drafts with ``draft``, one token a step, until aborted; keeps talking after the abort if ``rude``. Those who ask
+    for margins get ``margins`` with each step."""
 
-    def __init__(self, draft: Draft | None, rude: bool = False) -> None:
-        self.draft, self.rude = draft, rude
+    def __init__(self, draft: Draft | None, rude: bool = False, margins: Sequence[float] = ()) -> None:
+        self.draft, self.rude, self.margins = draft, rude, array("f", margins).tobytes()
+        self.asked_for_margins: list[bool] = []
         self.running: dict[str, asyncio.Task[None]] = {}
 
     async def submit(self, request: EngineCoreRequest, sink: Any, on_lost: Any, prefer: str | None = None) -> str:
@@ -90,6 +96,7 @@ class Hub:
     async def _play(self, request: EngineCoreRequest, sink: Any, on_lost: Any) -> None:
         assert self.draft is not None
         tokens = list(request.prompt_token_ids or [])
+        self.asked_for_margins.append(name_margins(request.sampling_params, "r"))
         for i in range(request.sampling_params.max_tokens):
             await asyncio.sleep(0)
             token = self.draft(tokens)
@@ -99,24 +106,29 @@ class Hub:
                 return
             tokens.append(token)
             last = token == EOS or i + 1 == request.sampling_params.max_tokens
-            sink(EngineCoreOutput(request.request_id, [token], finish_reason=FinishReason.STOP if last else None))
+            output = EngineCoreOutput(request.request_id, [token], finish_reason=FinishReason.STOP if last else None)
+            sink(with_margins(output, self.margins) if self.asked_for_margins[-1] else output)
             if last:
                 break
         self.running.pop(request.request_id, None)
 
 
-def driver(hub: Hub, verifiers: Verifiers) -> tuple[DeterministicRequest, list[Commit]]:
+def driver(
+    hub: Hub, verifiers: Verifiers, cadence: VerifyCadence | None = None
+) -> tuple[DeterministicRequest, list[Commit]]:
     params = SamplingParams(temperature=0, max_tokens=STOP.max_tokens)
     request = EngineCoreRequest("r", PROMPT, None, params, None, 0.0, None, None, None)
-    session = Session(PROMPT, STOP, VerifyCadence(ReplayGrid(4), 2), run_ahead=8)
+    session = Session(PROMPT, STOP, cadence or VerifyCadence(ReplayGrid(4), 2), run_ahead=8)
     commits: list[Commit] = []
     pool = VerifierPool(verifiers, TIMEOUTS, Metrics())  # type: ignore[arg-type]
     parts: tuple[Any, ...] = (request, session, Pin(), hub, pool, TIMEOUTS, commits.append, RequestTrace())
     return DeterministicRequest(*parts), commits
 
 
-async def outcome(hub: Hub, verifiers: Verifiers) -> tuple[list[int], Finish | None]:
-    runner, commits = driver(hub, verifiers)
+async def outcome(
+    hub: Hub, verifiers: Verifiers, cadence: VerifyCadence | None = None
+) -> tuple[list[int], Finish | None]:
+    runner, commits = driver(hub, verifiers, cadence)
     async with asyncio.timeout(10):
         await runner.run()
     await asyncio.sleep(0)
@@ -177,6 +189,24 @@ async def test_drafter_independence(draft: Draft | None, rude: bool) -> None:
         expected,
         Finish.STOP if expected[-1] == EOS else Finish.LENGTH,
     )
+
+
+@pytest.mark.parametrize("margins", [[], [0.0], [math.nan], [-1.0], [1e38], [0.01, 0.0, 7.0]])
+@pytest.mark.parametrize("draft", [canonical_token, lambda tokens: 3, lambda tokens: len(tokens) % VOCABULARY])
+async def test_margins_decide_nothing_that_is_said(draft: Draft, margins: list[float]) -> None:
+    hub = Hub(draft, margins=margins)
+    said, _ = await outcome(hub, Verifiers(), VerifyCadence(ReplayGrid(16), None, Doubt(0.1)))
+    assert said == canonical_output(PROMPT, STOP)
+    assert all(hub.asked_for_margins)
+
+
+async def test_margins_reach_the_session_that_asked() -> None:
+    doubt = Doubt(1)
+    await outcome(Hub(lambda tokens: 3, margins=[0.25]), Verifiers(), VerifyCadence(ReplayGrid(4), None, doubt))
+    assert doubt.sigma == pytest.approx(0.25 / (math.sqrt(2 * math.pi) / 4))
+    hub = Hub(canonical_token, margins=[0.25])
+    await outcome(hub, Verifiers())
+    assert not any(hub.asked_for_margins)
 
 
 @pytest.mark.parametrize(
