@@ -1,6 +1,6 @@
 """Do margins say where drafts go wrong, and what does a cadence make of that? Real drafts, real replays.
 
-    python benchmarks/margins.py --model tiny --dtype bfloat16 --threads 2 --prompts 8 --tokens 250
+    python benchmarks/margins.py --model tiny --dtype bfloat16 --prompts 8 --tokens 250
 
 A fast path engine drafts, a verifier replays, in turns and in one process, greedily: the canonical continuation of each
 prompt, with the margin of each draft on it and whether it was contradicted. Then sessions walk along these under each
@@ -55,7 +55,6 @@ def main() -> None:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"], help="of both engines")
     parser.add_argument("--draft-dtype", choices=["float32", "bfloat16"], help="of the drafting one, if another")
-    parser.add_argument("--threads", type=int, default=2, help="of the drafting one")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=250, help="per prompt")
     parser.add_argument("--delay", type=int, default=2)
@@ -89,7 +88,7 @@ async def walk(config: Config, options: argparse.Namespace) -> list[Walk]:
 
     path = resolve_model(config.model)
     verifier = ReplayEngine(config, path)
-    drafter = Drafter(config.model_copy(update={"dtype": options.draft_dtype or config.dtype}), path, options.threads)
+    drafter = Drafter(config.model_copy(update={"dtype": options.draft_dtype or config.dtype}), path)
     walks = []
     for prompt in np.random.default_rng(0).integers(3, 49152, (options.prompts, 40)).tolist():
         done, tokens = Walk([], []), list(prompt)
@@ -109,16 +108,13 @@ async def walk(config: Config, options: argparse.Namespace) -> list[Walk]:
 
 
 class Drafter:
-    """vLLM as it comes: attention on several threads is split by load, which a verifier in this process forbids."""
+    """vLLM as it comes, but on one thread, as the verifier in this process has it: its attention drifts little."""
 
-    def __init__(self, config: Config, path: str, threads: int) -> None:
-        import torch
-
+    def __init__(self, config: Config, path: str) -> None:
         from llm42.fastpath.settings import fastpath_engine_args
         from llm42.internals.draft_sampler import make_drafting_core
 
         self._core = make_drafting_core(fastpath_engine_args(config, path))
-        torch.set_num_threads(threads)  # of this thread, in which the engine computes; the verifier has one of its own
         self._asked = 0
 
     def draft(self, tokens: list[int], count: int) -> tuple[list[int], list[float]]:

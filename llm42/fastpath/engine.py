@@ -175,11 +175,12 @@ class DraftEngine:
             time.sleep(STALLED_S)
 
     def _with_margins(self, core: EngineCore, output: EngineCoreOutput) -> EngineCoreOutput:
-        from llm42.internals.draft_margins import with_margins
-
-        told, count = self._told.get(output.request_id), len(output.new_token_ids)
+        told = self._told.get(output.request_id)
         if told is None or core.margins is None:
             return output
+        from llm42.internals.draft_margins import with_margins
+
+        count = len(output.new_token_ids)
         self._told[output.request_id] = told + count
         return with_margins(output, core.margins.of(output.request_id, told, count))
 

@@ -44,11 +44,15 @@ class Doubt:
 
     def risk(self, margins: Iterable[float]) -> float:
         """Probability that one of the choices by ``margins`` is wrong."""
+        if not self._count:
+            return 0.0
         scale = self.sigma
         certain = _CERTAIN * scale
         right = 1.0
         for margin in margins:
-            if 0 <= margin < certain:  # none while nothing is known
+            if margin == 0:  # a tie, of which bf16 logits have many: any drift decides it
+                right *= 0.5
+            elif 0 < margin < certain:
                 right *= 1 - math.erfc(margin / scale / math.sqrt(2)) / 2
         return 1 - right
 

@@ -51,6 +51,16 @@ def test_nothing_is_in_doubt_until_something_was_contradicted() -> None:
     assert doubt.sigma == 0
 
 
+def test_where_ties_alone_flip_ties_alone_are_in_doubt() -> None:
+    """As with coarse logits, whose drift is less than their spacing."""
+    doubt = Doubt(1)
+    for _ in range(5):
+        doubt.contradicted(0.0)
+    assert doubt.sigma == 0
+    assert doubt.risk([0.0]) == 0.5
+    assert doubt.risk([1e-6, 3.0]) == 0
+
+
 def test_risks_add_up_and_press_the_more_the_more_is_still_to_be_drafted() -> None:
     doubt = taught(price=2)
     assert doubt.risk([]) == 0
