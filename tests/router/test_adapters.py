@@ -1,19 +1,29 @@
 """LoRA adapters in vLLM's frontend: names of models, and numbers that the engines know."""
 
 import asyncio
+import pickle
+from collections.abc import Awaitable
 from typing import Any
 
 import httpx
 import pytest
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
 
-from llm42.config import Config
+from llm42.config import Audit, Config
 from llm42.internals.adapters import adapter_arguments
 from llm42.internals.core_client import TextCore, adapter_of, commit_output, draft_request
 from llm42.internals.frontend import make_frontend
-from llm42.protocol import GREEDY, Commit, Finish, Question, Scores, StartDraft
+from llm42.protocol import GREEDY, Commit, Finish, Question, ReplayReply, ReplayRequest, Scores, StartDraft
+from llm42.router.admission import FLAG
+from llm42.router.answer import ANSWER, Answer
+from llm42.router.core import RouterCore
+from llm42.router.verifiers import VerifierPool
+from tests.protocol.model import canonical_token
+from tests.router.test_deterministic import PROMPT, TIMEOUTS, Hub, Metrics, Verifiers
 
-CONFIG = Config(adapters={"lisp": "/adapters/lisp, =", "drawl": "/adapters/drawl"})
+CONFIG = Config(adapters={"lisp": "/adapters/lisp, =", "drawl": "/adapters/drawl"}, audit=Audit(share=0))
 PATHS = {name: CONFIG.adapters[name] for name in CONFIG.adapter_numbers}
 
 
@@ -76,6 +86,33 @@ async def test_a_frontend_that_numbers_them_otherwise_does_not_start(tiny_path: 
     arguments = ["--model", tiny_path, *adapter_arguments({"lisp": "/l", "drawl": "/d"}), "--enforce-eager"]
     with pytest.raises(ValueError, match="'lisp' is not one of this deployment's"):
         await make_frontend(Core(), arguments, 32)
+
+
+class Listening(Verifiers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def remote(self, request: ReplayRequest, **wish: Any) -> Awaitable[ReplayReply]:
+        self.asked.append(request.question.adapter)
+        return super().remote(request, **wish)
+
+
+async def test_questions_audits_and_receipts_name_it() -> None:
+    verifiers, hub, answer = Listening(), Hub(canonical_token), Answer(with_receipts=True)
+    pool = VerifierPool(verifiers, TIMEOUTS, Metrics())  # type: ignore[arg-type]
+    core = RouterCore(CONFIG, hub, pool, Metrics())  # type: ignore[arg-type]
+    core.structured_outputs = None
+    params = SamplingParams(temperature=0, max_tokens=20, extra_args={FLAG: 1})
+    request = EngineCoreRequest("r", PROMPT, None, params, None, 0.0, LoRARequest("drawl", 1, "/d"), None, None)
+    ANSWER.set(answer)
+    await core.add_request_async(pickle.loads(pickle.dumps(request)))
+    async with asyncio.timeout(10):
+        await asyncio.gather(*core._sessions.values())
+    await core.close()
+    assert set(verifiers.asked) == {"drawl"}
+    [transcript] = answer.transcripts.values()
+    assert (transcript.question("f").question.adapter, transcript.receipt("f", 3).adapter) == ("drawl", "drawl")
 
 
 def test_it_is_part_of_the_question() -> None:

@@ -127,6 +127,7 @@ def test_one_bit_of_an_adapter_flipped_on_disk(engine: ReplayEngine, tiny_path: 
 def test_one_bit_of_an_adapter_flipped_in_memory(engine: ReplayEngine) -> None:
     """The probe sees it: it is made with each adapter."""
 
+    @torch.inference_mode()
     def flip(worker: Any) -> None:
         manager = worker.model_runner.lora_manager._adapter_manager
         [weight] = manager.modules["model.layers.1.mlp.down_proj"].lora_b_stacked
