@@ -18,7 +18,7 @@ SCALING = {
     "downscale_delay_s": 10,
 }
 ARGS = {**TINY, "verifier": {**TINY["verifier"], "num_cpus": 0.25, "autoscaling": SCALING}}
-PROMPTS = [random_prompt(seed, 200 + 17 * seed) for seed in range(700, 716)]
+PROMPTS = [random_prompt(700 + number, 200 + 17 * number) for number in range(16)]
 MAX_TOKENS = 48
 CLIENTS = 24
 GROWN_S = 300.0
