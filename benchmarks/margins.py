@@ -76,8 +76,7 @@ def main() -> None:
     result: dict[str, Any] = {"bands": bands(walks)}
     for window in options.windows:
         for cadence in CADENCES:
-            detail = {"window": "", "margin": f" {cadence.price:g}", "adaptive": f" {cadence.min_candidates}"}
-            result[f"W={window} {cadence.mode}{detail[cadence.mode]}"] = replayed(walks, window, cadence, options.delay)
+            result[f"W={window} {cadence.label}"] = replayed(walks, window, cadence, options.delay)
     print(json.dumps(result) if options.json else "\n".join(f"{name}: {value}" for name, value in result.items()))
 
 

@@ -208,6 +208,12 @@ class Cadence(Frozen):
         description="margin: recomputed tokens, on average, that are worth a replay row of their own.",
     )
 
+    @property
+    def label(self) -> str:
+        """The mode, and the one number that matters in it."""
+        numbers = {"window": "", "adaptive": f" {self.min_candidates}", "margin": f" {self.price:g}"}
+        return f"{self.mode}{numbers[self.mode]}"
+
     def policy(self, window_size: int) -> VerifyCadence:
         """For the sessions of one router, which learn together what a margin is worth."""
         return VerifyCadence(

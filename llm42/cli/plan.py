@@ -189,15 +189,10 @@ def _points(points: "list[Point]") -> "Table":
     table = Table("W", "cadence", "recomputed", "answering slots / token", "rows in use", "P95 TTFT", "P95 end to end")
     for point in points:
         report, cadence = point.report, point.cadence
-        mode = {
-            "window": "window",
-            "adaptive": f"adaptive {cadence.min_candidates}",
-            "margin": f"margin {cadence.price:g}",
-        }[cadence.mode]
         ttft, e2e = report.deterministic.ttft_s, report.deterministic.e2e_s
         table.add_row(
             str(point.window_size),
-            mode,
+            cadence.label,
             f"{report.recomputed:.2%}",
             f"{report.answering_slots:.2f}",
             f"{report.verifier_load:.0%}",

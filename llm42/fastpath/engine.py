@@ -224,8 +224,7 @@ class DraftEngine:
         if min(prompt) < 0 or max(prompt) >= self._vocab_size:
             raise ValueError(f"a token id is outside [0, {self._vocab_size})")
         selection = draft_selection(request.sampling_params)
-        steering = selection.steering if selection is not None else None
-        if steering is not None and not all(0 <= token < self._vocab_size for token in steering.token_ids):
+        if selection is not None and not selection.names_within(self._vocab_size):
             raise ValueError(f"a parameter names a token that is not in [0, {self._vocab_size})")
 
     def _abort(self, mailbox: Mailbox, request_ids: Sequence[str]) -> None:

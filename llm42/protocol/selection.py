@@ -64,6 +64,10 @@ class Selection:
         """That of its steering, if any."""
         return None if self.steering is None else self.steering.grammar
 
+    def names_within(self, vocabulary: int) -> bool:
+        """Whether all tokens that its steering names are in [0, ``vocabulary``)."""
+        return self.steering is None or all(0 <= token < vocabulary for token in self.steering.token_ids)
+
     @property
     def fields(self) -> list[Any]:
         """What travels where objects do not (JSON, msgpack): the input of :meth:`of_fields`."""

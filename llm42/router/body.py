@@ -35,8 +35,6 @@ class BodyMiddleware:
         try:
             body = await read_body(Request(scope, receive), hold)
         except BadBody as bad:
-            self._held -= mine
-            mine = 0
             await openai_error(bad.status, str(bad))(scope, receive, send)
         else:
             await self._app(scope, replaying(body, receive), send)

@@ -170,8 +170,7 @@ class ReplayEngine:
             raise ReplayRefused(f"token ids must be in [0, {self._model.vocabulary})")
         if question.adapter not in self._model.adapters:
             raise ReplayRefused(f"there is no adapter {question.adapter!r} here")
-        steering = question.selection.steering
-        if steering is not None and not all(0 <= token < self._model.vocabulary for token in steering.token_ids):
+        if not question.selection.names_within(self._model.vocabulary):
             raise ReplayRefused(f"a parameter names a token that is not in [0, {self._model.vocabulary})")
         keys = self._cache.keys(question.tokens, request.cache_salt, question.adapter)
         return Job(
