@@ -3,8 +3,9 @@
     python benchmarks/plan_validation.py --model tiny --lanes 2 4 8 --json
 
 Both engines are calibrated at the same time, since they share memory and caches when they serve. What lies between the
-parts is taken from a lone stream of each mode; nothing else of the serving runs enters a prediction. Needs the extra
-`bench` and a machine that does nothing else.
+parts, and what the rest of the machine takes from the engines' cores, is measured on an idle server and on a lone
+stream of each mode; nothing else of the serving runs enters a prediction. Needs the extra `bench` and a machine that
+does nothing else.
 """
 
 import argparse
@@ -31,12 +32,13 @@ from llm42.bench.server import Place, Server
 from llm42.bench.workload import FIRST_ID, LAST_ID, Request
 from llm42.plan.plan import Plan
 from llm42.plan.report import Report
-from llm42.plan.step_times import StepTimes
+from llm42.plan.step_times import HostTimes, StepTimes
 from llm42.plan.workload import Arrival
 
 ROWS, WINDOW = 4, 32
-LONE = 6
+LONE = 10
 """Requests of each mode, one after the other, that tell what lies between the parts."""
+IDLE_S = 10.0
 
 
 def main() -> None:
@@ -106,9 +108,8 @@ async def compare(server: Server, times: StepTimes, options: argparse.Namespace)
     assert server.metrics is not None
     found = []
     async with connect(server.url, server.model, ours=True, salt="plan") as client:
-        wire = await wires(client, times, options)
-        print(f"between the parts: {wire}", file=sys.stderr)
-        times = times.model_copy(update={"wire": times.wire.model_copy(update=wire)})
+        times = await beside_the_engines(server, client, times, options)
+        print(f"between the parts: {times.wire}; beside the engines: {times.host}", file=sys.stderr)
         for lanes in options.lanes:
             plan = plan_of(times, options, lanes, options.share, options.seconds)
             predicted = plan.predict()
@@ -121,20 +122,38 @@ async def compare(server: Server, times: StepTimes, options: argparse.Namespace)
     return found
 
 
-async def wires(client: Client, times: StepTimes, options: argparse.Namespace) -> dict[str, float]:
-    """What a lone request's first token takes beyond its steps, ordinary and deterministic."""
-    beyond = {}
-    for share in (0.0, 1.0):
-        plan = plan_of(times, options, 1, share, 60)
+async def beside_the_engines(
+    server: Server, client: Client, times: StepTimes, options: argparse.Namespace
+) -> StepTimes:
+    """With what a lone stream's first token takes beyond its steps, and the CPU time beyond them, in either mode."""
+    before = cpu_s(server)
+    await asyncio.sleep(IDLE_S)
+    background = 0.0 if gpus() else min(0.99, (cpu_s(server) - before) / IDLE_S)
+    late: dict[bool, float] = {}
+    spent: dict[bool, float] = {}
+    for deterministic in (False, True):
+        plan = plan_of(times, options, 1, float(deterministic), 60)
         report = plan.predict()
-        predicted = (report.deterministic if share else report.ordinary).ttft_s
+        predicted = (report.deterministic if deterministic else report.ordinary).ttft_s
         assert predicted is not None
-        first = []
+        first, tokens, began, before = [], 0, time.perf_counter(), cpu_s(server)
         for arrival in islice(plan.workload.arrivals(), LONE):
             answer = await client.ask(arrival.number, request_of(arrival, 10_000), time.perf_counter())
             first.append(answer.first)
-        beyond[share] = statistics.median(first[1:]) - predicted.p50
-    return {"request_s": max(0.0, beyond[0.0]), "replay_s": max(0.0, beyond[1.0] - max(0.0, beyond[0.0]))}
+            tokens += answer.tokens
+        beyond = cpu_s(server) - before - background * (time.perf_counter() - began)
+        computing = (report.fast_path_busy + report.verifier_busy) / report.tokens_per_s
+        late[deterministic] = statistics.median(first[1:]) - predicted.p50
+        spent[deterministic] = 0.0 if gpus() else max(0.0, beyond / tokens - computing)
+    request_s = max(0.0, late[False])
+    wire = times.wire.model_copy(update={"request_s": request_s, "replay_s": max(0.0, late[True] - request_s)})
+    host = HostTimes(background=background, ordinary_token_s=spent[False], deterministic_token_s=spent[True])
+    return times.model_copy(update={"wire": wire, "host": host})
+
+
+def cpu_s(server: Server) -> float:
+    """CPU time so far, of the server's processes and of this one: it is the client."""
+    return sum(server.cpu().values()) + time.process_time()
 
 
 async def served(client: Client, plan: Plan) -> list[tuple[float, Answer]]:

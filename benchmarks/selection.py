@@ -5,8 +5,9 @@ greedy continuation:
 
     python benchmarks/selection.py --model demo --dtype bfloat16 --json
 
-Milliseconds of CPU time, medians. `window` is `select` of [window, vocabulary]; `row` is `choose` of [1, vocabulary];
-`margin` is what a row costs besides where drafts tell their margins: greedy ones are worked on `window` at a time.
+Milliseconds of CPU time, medians. `window` is `select` of [window, vocabulary]; `row` is `choose_each` of one row of
+that vocabulary, `shared` the same for each of 16 together; `margin` is what each of these costs besides, where drafts
+tell theirs.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from typing import Any
 
 from cpu_time import milliseconds
 
+TOGETHER = 16
 SELECTIONS = {
     "greedy": (0.0, 1.0, 0, 0.0),
     "temperature 0.8": (0.8, 1.0, 0, 0.0),
@@ -43,7 +45,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from llm42.protocol import Selection
-    from llm42.sampling import choose, greedy_margins, race_margin, select
+    from llm42.sampling import select
 
     torch.set_num_threads(1)
     noise = torch.randn(options.window, options.vocabulary, generator=torch.Generator().manual_seed(0))
@@ -56,15 +58,29 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for name, parameters in SELECTIONS.items():
             selection = Selection(*parameters, seed=1)
             window = milliseconds(lambda: select(given, selection, 32), options.repeats)  # noqa: B023  called at once
-            row = milliseconds(lambda: choose(wide[:1], selection, 32), options.repeats)  # noqa: B023
-            token, _ = choose(wide[:1], selection, 32)
-            margin = (
-                milliseconds(lambda: greedy_margins(wide), options.repeats) / options.window  # noqa: B023
-                if selection.greedy
-                else milliseconds(lambda: race_margin(wide[:1], selection, 32, token), options.repeats)  # noqa: B023
-            )
-            result[f"{kind}, {name}"] = {"window": window, "row": row, "margin": round(margin, 3)}
+            result[f"{kind}, {name}"] = {
+                "window": window,
+                **rows(wide, selection, options.repeats),
+            }
     return result
+
+
+def rows(logits: Any, selection: Any, repeats: int) -> dict[str, float]:
+    """Of drafts: one alone, and each of several; greedy ones are vLLM's own."""
+    from dataclasses import replace
+
+    from llm42.sampling import choose_each, greedy_margins, race_margins
+
+    together = logits[:TOGETHER]
+    if selection.greedy:
+        return {"margin": round(milliseconds(lambda: greedy_margins(together), repeats) / TOGETHER, 3)}
+    selections = [replace(selection, seed=seed) for seed in range(TOGETHER)]
+    positions = list(range(32, 32 + TOGETHER))
+    tokens = choose_each(together, selections, positions)
+    alone = milliseconds(lambda: choose_each(logits[:1], selections[:1], positions[:1]), repeats)
+    shared = milliseconds(lambda: choose_each(together, selections, positions), repeats)
+    margin = milliseconds(lambda: race_margins(together, selections, positions, tokens), repeats)
+    return {"row": alone, "shared": round(shared / TOGETHER, 3), "margin": round(margin / TOGETHER, 3)}
 
 
 def model_logits(model: str, dtype: str, window: int) -> Any:

@@ -1,10 +1,11 @@
-"""One system under test, alive: our deployment through ``llm42 serve``, or ``vllm serve``, as a user starts them."""
+"""One system under test, alive: our deployment through ``llm42 serve``, or vLLM's own, as a user starts them."""
 
 import os
 import re
 import shutil
 import signal
 import socket
+import sys
 import sysconfig
 import time
 from collections.abc import Mapping
@@ -154,7 +155,9 @@ def _vllm(system: System, place: Place, port: int) -> list[str]:
         **({"gpu-memory-utilization": GPU_SHARE} if place.gpu else {}),
     }
     given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    return [_script("vllm"), "serve", resolve_model(place.model), *given, *([] if place.gpu else ["--enforce-eager"])]
+    # Not `vllm serve`, which asks for the version of a package `vllm`: the CPU build has another name, and ends there.
+    server = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", resolve_model(place.model)]
+    return [*server, *given, *([] if place.gpu else ["--enforce-eager"])]
 
 
 def _script(name: str) -> str:

@@ -16,8 +16,8 @@ tokens is needed; and an entry point enters every vLLM of the environment, where
 import logging
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from llm42.internals.engine_core import EngineCore, make_engine_core
 from llm42.internals.grammar_tokenizer import make_grammar_masks
 from llm42.protocol.selection import EXTRA_ARG, GREEDY, Selection
 from llm42.protocol.steering import Grammar, Steering
-from llm42.sampling import choose, greedy_margins, race_margin
+from llm42.sampling import choose, choose_each, greedy_margins, race_margins
 from llm42.sampling.grammar import GrammarMasks
 
 logger = logging.getLogger("ray.serve")
@@ -91,40 +91,78 @@ class DraftSampler(LogitsProcessor):  # type: ignore[misc]
         self._drafts: dict[int, _Draft] = {}  # by row
         self._grammars = grammars
         self._notes = notes
-        self._greedy: Tensor | None = None
-        """Rows of plain greedy drafts [n], once they are wanted on the device."""
+        self._groups: list[_Group] | None = None
+        """Of the drafts that nothing steers, once they are wanted."""
 
     def is_argmax_invariant(self) -> bool:
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         if process_dict_updates(self._drafts, batch_update, _Draft.of):
-            self._greedy = None
+            self._groups = None
 
     def apply(self, logits: Tensor) -> Tensor:
         if not self._drafts:
             return logits
-        noted, margins = self._greedy_margins(logits)
+        if self._groups is None:
+            self._groups = list(_groups(self._drafts, logits.device))
+        noted: list[tuple[str, int]] = []
+        margins: list[Tensor] = []
+        for group in self._groups:
+            rows, tokens = logits[group.rows], None
+            if not group.greedy:  # vLLM's own choice would be another
+                tokens = group.choose(rows)
+                logits.index_fill_(0, group.rows, -math.inf).index_put_((group.rows, tokens), logits.new_zeros(()))
+            if group.noted and self._notes is not None:
+                noted += [draft.choice for draft in group.drafts]
+                margins.append(group.margins(rows, tokens))
         for index, draft in self._drafts.items():
-            if draft.greedy:
-                continue
-            row = logits[index : index + 1]
-            token = draft.choose(row, self._grammars)
-            if draft.name is not None and self._notes is not None and not draft.steered:
-                noted.append(draft)
-                margins.append(draft.margin(row, token))
-            row.fill_(-math.inf).scatter_(1, token.unsqueeze(-1), 0.0)
+            if draft.steered:
+                row = logits[index : index + 1]
+                token = draft.choose(row, self._grammars)
+                row.fill_(-math.inf).scatter_(1, token.unsqueeze(-1), 0.0)
         if noted and self._notes is not None:
-            self._notes.add([draft.choice for draft in noted], torch.cat(margins))
+            self._notes.add(noted, torch.cat(margins))
         return logits
 
-    def _greedy_margins(self, logits: Tensor) -> "tuple[list[_Draft], list[Tensor]]":
-        greedy = {index: draft for index, draft in self._drafts.items() if draft.greedy}
-        if not greedy or self._notes is None:
-            return [], []
-        if self._greedy is None:
-            self._greedy = torch.tensor(list(greedy), device=logits.device)
-        return list(greedy.values()), [greedy_margins(logits[self._greedy])]
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Drafts that are worked on together: nothing steers them, and their selections differ only in seeds."""
+
+    drafts: "list[_Draft]"
+    rows: Tensor
+    """[n] int64: theirs in the batch."""
+
+    @property
+    def greedy(self) -> bool:
+        return self.drafts[0].selection.greedy
+
+    @property
+    def noted(self) -> bool:
+        """Whether their margins are wanted."""
+        return self.drafts[0].name is not None
+
+    def choose(self, rows: Tensor) -> Tensor:
+        """[n], from their ``rows`` of logits [n, V]."""
+        return choose_each(rows, *self._who_and_where)
+
+    def margins(self, rows: Tensor, tokens: Tensor | None) -> Tensor:
+        """[n]: of these choices; ``tokens`` is None for vLLM's own."""
+        return greedy_margins(rows) if tokens is None else race_margins(rows, *self._who_and_where, tokens)
+
+    @property
+    def _who_and_where(self) -> tuple[list[Selection], list[int]]:
+        return [draft.selection for draft in self.drafts], [draft.length - 1 for draft in self.drafts]
+
+
+def _groups(drafts: "dict[int, _Draft]", device: torch.device) -> Iterator[_Group]:
+    alike: dict[tuple[Selection, bool], dict[int, _Draft]] = {}
+    for row, draft in drafts.items():
+        if not draft.steered and not (draft.selection.greedy and draft.name is None):
+            alike.setdefault((replace(draft.selection, seed=0), draft.name is not None), {})[row] = draft
+    for found in alike.values():
+        yield _Group(list(found.values()), torch.tensor(list(found), device=device))
 
 
 class _Draft:
@@ -132,7 +170,7 @@ class _Draft:
     on its way, so the tokens that steering has to know are kept here: nobody else chooses any."""
 
     def __init__(self, selection: Selection, prompt: list[int], output: list[int], name: str | None) -> None:
-        self._selection = selection
+        self.selection = selection
         self.name = name
         """Under which its margins are noted; None: they are not wanted."""
         self._tokens = [*prompt, *output]
@@ -145,13 +183,13 @@ class _Draft:
         return None if selection is None else _Draft(selection, prompt, output, params.extra_args.get(MARGINS))
 
     @property
-    def greedy(self) -> bool:
-        """Whether vLLM's own choice is the same."""
-        return self._selection == GREEDY
+    def steered(self) -> bool:
+        return self.selection.steering is not None
 
     @property
-    def steered(self) -> bool:
-        return self._selection.steering is not None
+    def length(self) -> int:
+        """Tokens so far."""
+        return self._prompt_tokens + len(self._output)
 
     @property
     def choice(self) -> tuple[str, int]:
@@ -159,18 +197,12 @@ class _Draft:
         assert self.name is not None
         return self.name, len(self._output)
 
-    def margin(self, row: Tensor, token: Tensor) -> Tensor:
-        """[1]: of that choice, which is not a steered one, from its ``row`` of logits [1, V]."""
-        return race_margin(row, self._selection, self._prompt_tokens + len(self._output) - 1, token)
-
     def choose(self, row: Tensor, grammars: GrammarMasks) -> Tensor:
-        """The token [1] that follows, from its ``row`` of logits [1, V]; any where there is no valid choice."""
-        length = self._prompt_tokens + len(self._output)
-        steering = self._selection.steering
-        if steering is None:
-            return choose(row, self._selection, length - 1)[0]
+        """The token [1] that follows a steered draft, from its ``row`` of logits [1, V]; any where none is valid."""
+        selection, masks, length = self.selection, None, self.length
+        steering = selection.steering
+        assert steering is not None
         del self._tokens[length:]  # a choice that vLLM has thrown away, as it does while a prompt is in pieces
-        selection, masks = self._selection, None
         if steering.grammar is not None:
             masks = self._masks(steering, steering.grammar, grammars)
             if masks is None:  # not compiled yet, and no step shall wait for it

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import simpy
 
+from llm42.plan.core import Core
 from llm42.plan.fleet import Fleet
 from llm42.plan.ledger import Ledger
 from llm42.plan.step_times import StepTimes
@@ -34,8 +35,9 @@ class Generation:
 
 
 class FastPathEngine:
-    def __init__(self, env: simpy.Environment, fleet: Fleet, times: StepTimes, ledger: Ledger) -> None:
+    def __init__(self, env: simpy.Environment, fleet: Fleet, times: StepTimes, core: Core, ledger: Ledger) -> None:
         self._env = env
+        self._core = core
         self._fleet = fleet
         self._times = times
         self._ledger = ledger
@@ -75,7 +77,8 @@ class FastPathEngine:
             decoding, prefill = self._schedule()
             began = self._env.now
             context = sum(generation.length for generation in decoding)
-            yield self._env.timeout(self._times.draft.step_s(len(decoding), sum(prefill.values()), context))
+            seconds = self._times.draft.step_s(len(decoding), sum(prefill.values()), context)
+            yield self._env.timeout(self._core.lengthened(seconds))
             self._ledger.work("fast_path", began, self._env.now)
             if decoding:
                 self._ledger.steps.update(steps=1, sequences=len(decoding))

@@ -11,6 +11,7 @@ from functools import partial
 
 import simpy
 
+from llm42.plan.core import Host
 from llm42.plan.drift import Pen, Script
 from llm42.plan.fast_path import FastPathEngine, Generation, after
 from llm42.plan.fleet import Fleet
@@ -41,6 +42,7 @@ class Router:
         env: simpy.Environment,
         fleet: Fleet,
         times: StepTimes,
+        host: Host,
         fast_paths: Sequence[FastPathEngine],
         verifiers: Sequence[VerifierEngine],
         ledger: Ledger,
@@ -51,6 +53,7 @@ class Router:
         self.cadence = fleet.cadence.policy(fleet.window_size)
         self.wire = times.wire
         self.ledger = ledger
+        self._host = host
         self._fast_paths = fast_paths
         self._verifiers = verifiers
         self._rng = rng
@@ -66,6 +69,11 @@ class Router:
 
         begin = self._deterministic if request.deterministic else self._ordinary
         after(self.env, self.wire.request_s, lambda: begin(number, script, request, ended))
+
+    def deliver(self, request: Served, tokens: int) -> None:
+        """To the client."""
+        self.ledger.deliver(request, tokens, self.env.now)
+        self._host.deliver(tokens, deterministic=request.deterministic)
 
     def place(self, generation: Generation, prefer: FastPathEngine | None) -> FastPathEngine:
         engine = min(self._fast_paths, key=lambda engine: engine.load)
@@ -102,7 +110,7 @@ class Router:
 
     def _ordinary(self, number: int, script: Script, request: Served, ended: Callable[[], None]) -> None:
         def deliver(last: bool) -> None:
-            self.ledger.deliver(request, 1, self.env.now)
+            self.deliver(request, 1)
             if last:
                 engine.load -= 1
                 ended()
@@ -143,7 +151,7 @@ class DeterministicRun:
             match action:
                 case Commit(scores=scores, finish=finish):
                     self._committed += scores.tokens
-                    self._router.ledger.deliver(self._request, len(scores), self._router.env.now)
+                    self._router.deliver(self._request, len(scores))
                     if finish is not None:
                         self._finish()
                 case StopDraft():

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator
 
 import simpy
 
+from llm42.plan.core import Host
 from llm42.plan.drift import Drift, Script
 from llm42.plan.fast_path import FastPathEngine
 from llm42.plan.fleet import Fleet
@@ -27,9 +28,11 @@ class Simulation:
         self._drift = drift
         self._env = env = simpy.Environment()
         self.ledger = ledger = Ledger(workload.warm_up_s, workload.duration_s)
-        fast_paths = [FastPathEngine(env, fleet, times, ledger) for _ in range(fleet.fast_paths)]
-        verifiers = [VerifierEngine(env, str(number), fleet, times, ledger) for number in range(fleet.verifiers)]
-        self._router = Router(env, fleet, times, fast_paths, verifiers, ledger, random.Random(workload.seed))
+        host = Host(env, times.host, fleet.fast_paths + fleet.verifiers)
+        cores = iter(host.cores)
+        fast_paths = [FastPathEngine(env, fleet, times, next(cores), ledger) for _ in range(fleet.fast_paths)]
+        verifiers = [VerifierEngine(env, str(i), fleet, times, next(cores), ledger) for i in range(fleet.verifiers)]
+        self._router = Router(env, fleet, times, host, fast_paths, verifiers, ledger, random.Random(workload.seed))
         self._arrivals = workload.arrivals()
         self._drained = env.event()
 

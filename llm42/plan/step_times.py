@@ -63,6 +63,15 @@ class WireTimes(Frozen):
     replay_s: Seconds = Field(0, description="A replay's way to a verifier and back, without its time there.")
 
 
+class HostTimes(Frozen):
+    """CPU time of all that is no engine (routers, proxies, Ray, clients), where that runs on the cores that engines
+    compute on. Nothing where engines have cores, or devices, of their own."""
+
+    background: Annotated[float, Field(ge=0, lt=1)] = Field(0, description="Cores that are busy while nobody asks.")
+    ordinary_token_s: Seconds = Field(0, description="For each token of an ordinary answer.")
+    deterministic_token_s: Seconds = Field(0, description="For each token of a deterministic one.")
+
+
 class StepTimes(Frozen):
     """Of one model on one kind of hardware. At least one shape of replay pass; others are estimated by their size."""
 
@@ -73,6 +82,7 @@ class StepTimes(Frozen):
     draft: DraftTimes
     replay: tuple[ReplayTimes, ...] = Field(min_length=1)
     wire: WireTimes = Field(default_factory=WireTimes)
+    host: HostTimes = Field(default_factory=HostTimes)
 
     @model_validator(mode="after")
     def _one_of_each_shape(self) -> "StepTimes":

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import simpy
 
+from llm42.plan.core import Core
 from llm42.plan.fleet import Fleet
 from llm42.plan.ledger import Ledger
 from llm42.plan.page_store import PageStore
@@ -30,11 +31,14 @@ class _Asked:
 class VerifierEngine:
     """Its pass loop is that of :class:`llm42.verifier.engine.ReplayEngine`: the next pass is planned while one runs."""
 
-    def __init__(self, env: simpy.Environment, name: str, fleet: Fleet, times: StepTimes, ledger: Ledger) -> None:
+    def __init__(
+        self, env: simpy.Environment, name: str, fleet: Fleet, times: StepTimes, core: Core, ledger: Ledger
+    ) -> None:
         self.name = name
         self.load = 0
         """Replays on the way here, waiting and running; kept by the router."""
         self._env = env
+        self._core = core
         self._shape = fleet.shape
         self._times = times.replay_of(self._shape.rows, self._shape.window)
         self._ledger = ledger
@@ -67,7 +71,8 @@ class VerifierEngine:
             use = use_of(current)
             self._scheduler.begin(current)
             self._plan()
-            yield self._env.timeout(self._times.pass_s + self._times.asked_row_s * len(current.input.asked))
+            seconds = self._times.pass_s + self._times.asked_row_s * len(current.input.asked)
+            yield self._env.timeout(self._core.lengthened(seconds))
             self._ledger.work("verifier", began, self._env.now)
             self._ledger.work("rows", began, self._env.now, len(current.rows) / self._shape.rows)
             self._ledger.used(use)

@@ -1,6 +1,7 @@
 """By how much a choice was made: what drift would have to outweigh. Decides speed, never output."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,16 +16,17 @@ def greedy_margins(logits: Tensor) -> Tensor:
     return best[:, 0] - best[:, 1]
 
 
-def race_margin(logits: Tensor, selection: Selection, position: int, token: Tensor) -> Tensor:
-    """[1], in logits: by how much ``token`` [1], chosen from ``logits`` [1, V] at ``position``, beat the next one.
+def race_margins(logits: Tensor, selections: Sequence[Selection], positions: Sequence[int], tokens: Tensor) -> Tensor:
+    """[n], in logits: by how much each of ``tokens`` [n], chosen from ``logits`` [n, V], beat the next one.
 
-    About: in fp32, and the next one may be a token that a cut-off has kept out. What would have won but for a cut-off
-    does not count.
+    As for :func:`~llm42.sampling.choose_each`, which chose them. About: in fp32, and the next one may be a token that a
+    cut-off has kept out. What would have won but for a cut-off does not count.
     """
     ids = torch.arange(logits.shape[-1], dtype=torch.int32, device=logits.device)
-    bits = noise_bits(noise_keys(selection.seed, position + 1, 1).to(logits.device), ids)
+    keys = torch.cat([noise_keys(s.seed, position + 1, 1) for s, position in zip(selections, positions, strict=True)])
+    bits = noise_bits(keys.to(logits.device), ids)
     noise = bits.float().add_(0.5).mul_(-(2.0**-31)).log1p_().neg_().log_().neg_()
-    scores = noise.mul_(selection.temperature).add_(logits)
-    won = scores.gather(-1, token.unsqueeze(-1))
+    scores = noise.mul_(selections[0].temperature).add_(logits)
+    won = scores.gather(-1, tokens.unsqueeze(-1))
     others = scores.masked_fill(scores >= won, -math.inf)
     return (won - others.amax(dim=-1, keepdim=True)).squeeze(-1)

@@ -1,6 +1,7 @@
 """Choose the canonical next token of every slot of a window."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -83,10 +84,17 @@ def choose(
         valid &= raw.amax(dim=-1).isfinite()  # a NaN that steering has hidden is one all the same
     if selection.greedy:
         return tokens.squeeze(-1), valid
-    keys = noise_keys(selection.seed, start + 1, len(logits)).to(logits.device)
-    at_once = max(1, _IN_CACHE // logits.shape[-1]) if logits.device.type == "cpu" else len(logits)
-    parts = [slice(first, first + at_once) for first in range(0, len(logits), at_once)]
-    return torch.cat([_sample(logits[part], best[part], keys[part], selection) for part in parts]), valid
+    return _sample(logits, best, noise_keys(selection.seed, start + 1, len(logits)), selection), valid
+
+
+def choose_each(logits: Tensor, selections: Sequence[Selection], positions: Sequence[int]) -> Tensor:
+    """[n]: the token that :func:`choose` gives for each row of ``logits`` [n, V], fp32, with a selection and a position
+    of its own. For drafters, whose rows are of many requests.
+
+    The selections differ in nothing but their seeds; they are not greedy, and steer nothing.
+    """
+    keys = torch.cat([noise_keys(s.seed, position + 1, 1) for s, position in zip(selections, positions, strict=True)])
+    return _sample(logits, logits.amax(dim=-1, keepdim=True), keys, selections[0])
 
 
 def _most_probable(logprobs: Tensor, top: int) -> Candidates:
@@ -98,6 +106,13 @@ def _most_probable(logprobs: Tensor, top: int) -> Candidates:
 
 
 def _sample(logits: Tensor, best: Tensor, keys: Tensor, selection: Selection) -> Tensor:
+    keys = keys.to(logits.device)
+    at_once = max(1, _IN_CACHE // logits.shape[-1]) if logits.device.type == "cpu" else len(logits)
+    parts = [slice(first, first + at_once) for first in range(0, len(logits), at_once)]
+    return torch.cat([_sample_at_once(logits[part], best[part], keys[part], selection) for part in parts])
+
+
+def _sample_at_once(logits: Tensor, best: Tensor, keys: Tensor, selection: Selection) -> Tensor:
     # A factor, since devices divide by a scalar in different ways; finite and not 0, so that 0 * inf does not happen.
     sharpness = min(max(1 / selection.temperature, _SMALLEST), _LARGEST)
     gaps = (best - logits).mul_(sharpness)

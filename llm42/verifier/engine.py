@@ -14,11 +14,11 @@ import numpy as np
 
 from llm42.config import Config
 from llm42.logs import printable
-from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayRefused, VerifierBusy
+from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayRefused
 from llm42.protocol.messages import ReplayReply, ReplayRequest
-from llm42.protocol.steering import Grammar
 from llm42.verifier.audit.report import AuditReport
 from llm42.verifier.fingerprint import fingerprint, text_digest
+from llm42.verifier.grammars import Grammars
 from llm42.verifier.jobs import Job
 from llm42.verifier.model import PASS_S, ReplayModel
 from llm42.verifier.pages import PageCache
@@ -28,8 +28,6 @@ from llm42.verifier.usage import PassUse, use_of
 
 logger = logging.getLogger("ray.serve")
 
-_COMPILING_S = 0.02
-_PREPARED = 32  # fewer than the worker remembers
 MAX_FAILURES = 3
 """Passes in a row that may fail: requests are judged before they get here, so it is the engine's fault."""
 
@@ -75,10 +73,9 @@ class ReplayEngine:
         self._observer = observer
         self._counted = (0, 0, 0)
         self._timeout_s = config.timeouts.verify_s
+        self._grammars = Grammars(self._model.prepare, self._timeout_s)
         self._next = self._scheduler.plan()
         self._work = asyncio.Event()
-        self._prepared: dict[Grammar, None] = {}
-        """Grammars that have been compiled, and not long ago."""
         self._answers: dict[Job, asyncio.Future[ReplayReply]] = {}
         self._loop: asyncio.Task[None] | None = None
         self._stopped: str | None = None
@@ -101,7 +98,7 @@ class ReplayEngine:
         job = self._job(request)
         job.on_begin = on_begin
         if (grammar := request.question.selection.grammar) is not None:
-            await self._prepare(grammar)
+            await self._grammars.require(grammar)
         self._scheduler.submit(job)
         answer: asyncio.Future[ReplayReply] = asyncio.get_running_loop().create_future()
         self._answers[job] = answer
@@ -176,27 +173,6 @@ class ReplayEngine:
         return Job(
             self.shape, question, keys, request.fresh, submitted=time.perf_counter(), request_id=request.request_id
         )
-
-    async def _prepare(self, grammar: Grammar) -> None:
-        """Have it compiled before a pass needs it: that may take long, and all others would wait."""
-        if grammar in self._prepared:
-            return
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                found = await self._model.prepare(grammar)
-                while found[0] == "compiling":
-                    await asyncio.sleep(_COMPILING_S)
-                    found = await self._model.prepare(grammar)
-        except TimeoutError:
-            raise ReplayFailed(f"the grammar was not compiled within {self._timeout_s:g} s") from None
-        match found:
-            case "refused", reason:
-                raise ReplayRefused(reason)
-            case "busy", reason:
-                raise VerifierBusy(reason)
-        self._prepared[grammar] = None
-        if len(self._prepared) > _PREPARED:
-            del self._prepared[next(iter(self._prepared))]
 
     def _plan(self) -> None:
         """Prepare the next pass anew: something has changed."""

@@ -16,7 +16,7 @@ from llm42.fastpath.engine import DraftEngine
 from llm42.fastpath.mailbox import Mailbox
 from llm42.fastpath.settings import fastpath_engine_args
 from llm42.protocol import GREEDY, Grammar, Question, ReplayRequest, Selection, Steering, pack_tokens
-from llm42.sampling import race_margin
+from llm42.sampling import race_margins
 from tests.fastpath.conftest import MAX_MODEL_LEN
 from tests.fastpath.engine_requests import greedy, prompt
 
@@ -45,8 +45,9 @@ SELECTIONS = [
     ),
     Selection(steering=Steering(len(prompt(7)), repetition_penalty=1.5)),
     Selection(1.0, top_p=0.9, seed=7, steering=Steering(len(prompt(8)), grammar=GRAMMAR)),
+    Selection(1.5, top_p=0.9, seed=8),  # worked on together with another
 ]
-LENGTHS = [60, 9, 47, 23, 35, 50, 40, 30, 33]
+LENGTHS = [60, 9, 47, 23, 35, 50, 40, 30, 33, 41]
 """Of the drafts: their rows in the batch move when others end."""
 
 
@@ -191,7 +192,7 @@ async def margins_are_those_of_the_logits(engine: DraftEngine, before: dict[str,
             tokens = [torch.tensor([token]) for token in before[f"d{i}"]]
             first = len(prompt(i)) - 1
             assert margins == [
-                float(race_margin(row[None], selection, first + number, token))
+                float(race_margins(row[None], [selection], [first + number], token))
                 for number, (row, token) in enumerate(zip(rows, tokens, strict=True))
             ]
         assert len(set(margins)) > 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from llm42.protocol import Selection
-from llm42.sampling import choose, greedy_margins, race_margin
+from llm42.sampling import choose, choose_each, greedy_margins, race_margins
 from llm42.sampling.noise import gumbel, noise_bits, noise_keys
 
 VOCABULARY = 3000
@@ -33,7 +33,7 @@ def test_a_race_is_won_by_the_gap_to_the_next(temperature: float) -> None:
     for position, row in enumerate(LOGITS.split(1)):
         token, _ = choose(row, selection, position)
         best, second = scores(row, selection, position).sort(descending=True)[0][:2]
-        assert float(race_margin(row, selection, position, token)) == pytest.approx(float(best - second), abs=1e-4)
+        assert float(race_margins(row, [selection], [position], token)) == pytest.approx(float(best - second), abs=1e-4)
 
 
 @pytest.mark.parametrize("cut", [{"top_k": 5}, {"min_p": 0.1}, {"top_p": 0.5}])
@@ -45,7 +45,7 @@ def test_what_a_cut_off_keeps_out_does_not_win(cut: dict[str, float]) -> None:
         race = scores(row, selection, position)
         kept_out += int(race.argmax()) != int(token)
         below = race[race < race[token]].max()
-        assert float(race_margin(row, selection, position, token)) == pytest.approx(
+        assert float(race_margins(row, [selection], [position], token)) == pytest.approx(
             float(race[token] - below), abs=1e-4
         )
     assert kept_out, "else nothing was tried"
@@ -55,7 +55,7 @@ def test_drift_below_the_margin_changes_no_choice_and_above_it_does() -> None:
     selection = Selection(0.8, seed=3)
     for position, row in enumerate(LOGITS.split(1)):
         token, _ = choose(row, selection, position)
-        margin = float(race_margin(row, selection, position, token))
+        margin = float(race_margins(row, [selection], [position], token))
         for share, same in ((0.98, True), (1.02, False)):
             drifted = row.clone()
             drifted[0, token] -= share * margin
@@ -65,6 +65,21 @@ def test_drift_below_the_margin_changes_no_choice_and_above_it_does() -> None:
 def test_a_row_without_a_valid_choice_has_no_margin() -> None:
     broken = LOGITS[:1].clone()
     broken[0, 3] = math.nan
-    margin = float(race_margin(broken, Selection(1.0, seed=1), 0, torch.tensor([3])))
+    margin = float(race_margins(broken, [Selection(1.0, seed=1)], [0], torch.tensor([3])))
     assert not 0 <= margin < math.inf
     assert not 0 <= float(greedy_margins(broken)) < math.inf
+
+
+@pytest.mark.parametrize("cut", [{}, {"top_k": 5}, {"min_p": 0.1}, {"top_p": 0.5}])
+def test_rows_of_many_requests_are_worked_on_together_and_know_nothing_of_each_other(cut: dict[str, float]) -> None:
+    selections = [Selection(1.5, seed=seed * 7919, **cut) for seed in range(len(LOGITS))]  # type: ignore[arg-type]
+    positions = [position * 31 % 997 for position in range(len(LOGITS))]
+    tokens = choose_each(LOGITS, selections, positions)
+    margins = race_margins(LOGITS, selections, positions, tokens)
+    for i, row in enumerate(LOGITS.split(1)):
+        assert torch.equal(choose(row, selections[i], positions[i])[0], tokens[i : i + 1])
+        assert torch.equal(
+            race_margins(row, selections[i : i + 1], positions[i : i + 1], tokens[i : i + 1]), margins[i : i + 1]
+        )
+    assert not torch.equal(choose_each(LOGITS, selections, positions[::-1]), tokens), "else positions would not matter"
+    assert not torch.equal(choose_each(LOGITS, selections[::-1], positions), tokens), "nor seeds"
