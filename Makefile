@@ -20,7 +20,7 @@ serve: venv  ## Serve $(CONFIG) on this machine until Ctrl-C
 
 test: lint  ## Check the code and run the tests
 	@echo "== tests"
-	@$(PYTEST)
+	@$(PYTEST) --durations=40
 
 test-slow: venv  ## Run the tests that take minutes each
 	@echo "== slow tests"

@@ -29,6 +29,8 @@ from llm42.verifier.engine import ReplayEngine
 
 VOCABULARY = 49152
 LENGTH = 40
+HOPELESS = 12
+"""Tokens where no draft is ever right, and each of them takes a pass."""
 PROMPTS = [random.Random(length).choices(range(3, VOCABULARY), k=length) for length in (5, 31, 64, 130)]
 
 pytestmark = pytest.mark.timeout(400)
@@ -43,6 +45,9 @@ class Output:
 
     tokens: tuple[int, ...]
     logprobs: bytes
+
+    def first(self, count: int) -> "Output":
+        return Output(self.tokens[:count], self.logprobs[: 4 * count])
 
 
 def config(dtype: str, window: int = 32, rows: int = 4) -> Config:
@@ -176,18 +181,19 @@ async def test_drafter_independence(tiny_path: str, window: int, rows: int, dtyp
         canonical, alone = await generate_all(engine, LENGTH, [None] * 4)
         assert {stats.rollbacks for stats in alone} == {0}
         adversaries = [adversary(prompt, output, window) for prompt, output in zip(PROMPTS, canonical, strict=True)]
-        for name, drafters in (
-            ("random tokens", [at_random] * 4),
-            ("a constant", [constant] * 4),
-            ("right until the last slot", adversaries),
-            ("one of each", [at_random, None, constant, adversaries[3]]),
+        for name, count, drafters in (
+            ("random tokens", HOPELESS, [at_random] * 4),
+            ("a constant", HOPELESS, [constant] * 4),
+            ("right until the last slot", LENGTH, adversaries),
+            ("one of each", HOPELESS, [at_random, None, constant, adversaries[3]]),
         ):
-            outputs, stats = await generate_all(engine, LENGTH, drafters)
-            assert outputs == canonical, name
+            outputs, stats = await generate_all(engine, count, drafters)
+            assert outputs == [output.first(count) for output in canonical], name
             assert sum(each.rollbacks for each in stats) > 0, name
 
 
-async def test_drafter_independence_of_the_real_drafter(tiny_path: str) -> None:
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+async def test_drafter_independence_of_the_real_drafter(tiny_path: str, dtype: str) -> None:
     """And the negative control: had it been trusted, the difference would have shown.
 
     One prompt after another, so that drafter and verifier never compute at once: vLLM's CPU kernels have scratch
@@ -195,14 +201,14 @@ async def test_drafter_independence_of_the_real_drafter(tiny_path: str) -> None:
     """
     async with verifier(tiny_path, 32, 4) as engine:
         canonical, _ = await generate_all(engine, 120, [None] * 4)
-        for dtype in ("bfloat16", "float32"):
-            with real_drafter(tiny_path, dtype) as drafter:
-                done = [await generate(engine, 120, prompt, drafter) for prompt in PROMPTS]
-                assert [output for output, _ in done] == canonical, dtype
-                stats = [stats for _, stats in done]
-                accepted = sum(each.accepted for each in stats) / sum(each.verified for each in stats)
-                print(f"{dtype}: {accepted:.0%} accepted, {sum(each.rollbacks for each in stats)} rollbacks")
-                assert accepted > 0.5
-                trusted = [tuple(await drafter(prompt, 120)) for prompt in PROMPTS]
-        assert sum(each.rollbacks for each in stats) > 0, "float32 drafts are not bfloat16's"
+        with real_drafter(tiny_path, dtype) as drafter:
+            done = [await generate(engine, 120, prompt, drafter) for prompt in PROMPTS]
+            trusted = [tuple(await drafter(prompt, 120)) for prompt in PROMPTS]
+    assert [output for output, _ in done] == canonical
+    stats = [stats for _, stats in done]
+    accepted = sum(each.accepted for each in stats) / sum(each.verified for each in stats)
+    print(f"{dtype}: {accepted:.0%} accepted, {sum(each.rollbacks for each in stats)} rollbacks")
+    assert accepted > 0.5
+    if dtype == "float32":  # whose drafts are not bfloat16's
+        assert sum(each.rollbacks for each in stats) > 0
         assert trusted != [output.tokens for output in canonical]

@@ -1,6 +1,7 @@
 """Receipts: whatever was changed afterwards, the replay tells, and where."""
 
 import hashlib
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from llm42.protocol import GREEDY, Question, ReplayReply, Scores, Selection, pack_tokens
+from llm42.protocol import GREEDY, Question, ReplayReply, Scores, Selection, Steering, pack_tokens
 from llm42.receipt import Receipt, issue
 
 WINDOW = 8
@@ -34,6 +35,12 @@ def reply(tokens: list[int] = TOKENS, prompt: list[int] = PROMPT, bits: bytes | 
 
 def tampered(**changes: Any) -> Receipt:
     return Receipt.model_validate({**receipt().model_dump(), **changes})
+
+
+def steered(**fields: Any) -> list[Any]:
+    """The fields of a steering, whatever is in them."""
+    plain = dict(zip((field.name for field in dataclass_fields(Steering)), Steering(len(PROMPT)).fields, strict=True))
+    return list({**plain, **fields}.values())
 
 
 @pytest.mark.parametrize("selection", [GREEDY, SAMPLED])
@@ -115,11 +122,22 @@ def test_an_answer_that_was_cut_short(kept: int) -> None:
         {"version": 2},
         {"more": 1},
         {"window_size": 0},
+        {"steering": steered(bad_words=[[5], [5]])},
+        {"steering": steered(bad_words=[[5, number] for number in range(1025)])},
+        {"steering": steered(bad_words=[[5] * 2049])},
+        {"steering": steered(bad_words=[[5]] * ((1 << 20) + 1))},
     ],
 )
 def test_what_is_no_receipt(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         tampered(**change)
+
+
+def test_as_many_bad_words_as_vllm_takes() -> None:
+    words = [[5, number] for number in range(1024)]
+    steering = tampered(steering=steered(bad_words=words)).selection.steering
+    assert steering is not None
+    assert len(steering.bad_words) == 1024
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 16))

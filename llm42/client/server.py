@@ -105,7 +105,7 @@ class Server:
 
     async def _try(self, request: Request, fingerprint: str | None) -> Outcome:
         body = request.body if fingerprint is None else {**request.body, "expected_fingerprint": fingerprint}
-        url = self._options.base_url + request.url.removeprefix("/v1")
+        url = self._options.base_url.rstrip("/") + request.url.removeprefix("/v1")
         try:
             async with asyncio.timeout(self._options.timeout_s):
                 # Not httpx's `json`: that cannot send half a character.

@@ -17,6 +17,7 @@ _NOT_THE_VERIFIERS = {
     "max_model_len": "set `max_model_len` at the top of the configuration",
     "enforce_eager": "replay passes run eagerly",
     "enable_prefix_caching": "the verifier keeps its own window cache",
+    "tokenizer": "the model's own is used",
     "load_format": "weights are digested while they load",
     "worker_extension_cls": "it carries the replay pass",
 }
@@ -24,7 +25,7 @@ _ADAPTER_ARGUMENTS = ("enable_lora", "max_loras", "max_cpu_loras", "max_lora_ran
 _NOT_THE_ROUTERS = (
     *("--model", "--served-model-name", "--dtype", "--max-model-len", "--max-num-queued-reqs"),
     *("--api-key", "--fingerprint-mode", "--fingerprint-value", "--config", "--root-path"),
-    *("--enable-lora", "--lora-modules"),
+    *("--enable-lora", "--lora-modules", "--revision"),
 )
 
 

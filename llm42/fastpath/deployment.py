@@ -49,7 +49,7 @@ class FastPath:
         adapters = adapters_of(config)
         args = fastpath_engine_args(config, resolve_model(config.model), adapters)
         self._metrics = FastPathMetrics()
-        self._engine = DraftEngine(partial(make_drafting_core, args, adapters), self._metrics)
+        self._engine = DraftEngine(partial(make_drafting_core, args, adapters), self._metrics, adapters)
         self._metrics.start(self._engine, config.served_model_name or config.model)
         self._max_num_seqs = max_num_seqs(self._engine.core)
 

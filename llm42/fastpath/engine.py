@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 
+from llm42.adapters import Adapter
 from llm42.fastpath.errors import EngineDead, Overloaded
 from llm42.fastpath.mailbox import Mailbox
 from llm42.internals.core_steps import (
@@ -48,9 +49,15 @@ class DraftEngine:
     The core is made, stepped and shut down in one thread: CUDA devices and OpenMP settings belong to threads.
     """
 
-    def __init__(self, make_core: Callable[[], EngineCore], observer: StepObserver | None = None) -> None:
-        """Blocks until the core is there; raises what ``make_core`` raises."""
+    def __init__(
+        self,
+        make_core: Callable[[], EngineCore],
+        observer: StepObserver | None = None,
+        adapters: Sequence[Adapter] = (),
+    ) -> None:
+        """Blocks until the core is there; raises what ``make_core`` raises. ``adapters`` are those it has loaded."""
         self._observer = observer or StepObserver()
+        self._adapters = {adapter.number: adapter.name for adapter in adapters}
         self._inbox: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._mailboxes: set[Mailbox] = set()
@@ -223,6 +230,10 @@ class DraftEngine:
             )
         if min(prompt) < 0 or max(prompt) >= self._vocab_size:
             raise ValueError(f"a token id is outside [0, {self._vocab_size})")
+        adapter = request.lora_request
+        if adapter is not None and self._adapters.get(adapter.lora_int_id) != adapter.lora_name:
+            # By its number alone, vLLM would take another for it, or load it where there is no room for it.
+            raise ValueError(f"adapter {adapter.lora_name!r} is not number {adapter.lora_int_id} here")
         selection = draft_selection(request.sampling_params)
         if selection is not None and not selection.names_within(self._vocab_size):
             raise ValueError(f"a parameter names a token that is not in [0, {self._vocab_size})")

@@ -102,6 +102,7 @@ def draft_request(
     params.bad_words, params._bad_words_token_ids = [], None
     params.min_tokens, params.max_tokens = 0, order.max_tokens
     params.logprobs = params.prompt_logprobs = None
+    params.skip_reading_prefix_cache = None  # set where prompt logprobs are asked for
     params.stop = []
     params.extra_args = draft_extra_args(selection, margins=margins)
     params.output_kind = RequestOutputKind.DELTA

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 from vllm.v1.engine import EngineCoreOutput
 
-MARGINS = "llm42_margins"
-"""In ``SamplingParams.extra_args`` of a draft that wants them; then the name that the engine knows it by."""
+from llm42.protocol.selection import MARGINS
+
 STEPS = 4
 """Steps that are remembered: one runs while the outputs of that before it are read."""
 _UNKNOWN = float("inf")

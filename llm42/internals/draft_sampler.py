@@ -26,10 +26,10 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, proces
 
 from llm42.adapters import Adapter
 from llm42.internals.adapters import load_adapters
-from llm42.internals.draft_margins import MARGINS, MarginNotes
+from llm42.internals.draft_margins import MarginNotes
 from llm42.internals.engine_core import EngineCore, make_engine_core
 from llm42.internals.grammar_tokenizer import make_grammar_masks
-from llm42.protocol.selection import EXTRA_ARG, GREEDY, Selection
+from llm42.protocol.selection import EXTRA_ARG, GREEDY, MARGINS, Selection
 from llm42.protocol.steering import Grammar, Steering
 from llm42.sampling import choose, choose_each, greedy_margins, race_margins
 from llm42.sampling.grammar import GrammarMasks

@@ -173,9 +173,14 @@ class ReplayExtension:
             how, so_far = Selection.of_fields(selection), _int32(history).long()
             masks = self._llm42_masks(how.steering, so_far, start)
             return _pack(select(logits, how, start, _int32(scored), top, so_far, masks))
-        except GrammarBusy as busy:  # it was compiled, and forgotten since
+        except GrammarBusy as busy:
             return [ReplayFailed.__name__, str(busy)]
-        except (ValueError, TypeError, IndexError) as error:  # what was asked, and not the engine, is at fault
+        except (
+            ValueError,
+            TypeError,
+            LookupError,
+            ArithmeticError,
+        ) as error:  # what was asked, and not the engine, is at fault
             return [ReplayImpossible.__name__, f"{type(error).__name__}: {error}"]
 
     def llm42_prepare_grammar(self, fields: list[Any]) -> list[str] | None:
@@ -187,6 +192,9 @@ class ReplayExtension:
         if steering is None or steering.grammar is None:
             return None
         assert self._llm42_pass is not None
+        state, why = self._llm42_grammar_masks.prepare(steering.grammar)
+        if state != "ready":  # it was, and has been forgotten since; a pass waits for no compiler
+            raise GrammarBusy(f"the grammar is {state}: {why}")
         output = so_far[steering.prompt_tokens :].tolist()
         return self._llm42_grammar_masks.masks(
             steering.grammar, output, start + 1 - steering.prompt_tokens, self._llm42_pass.window

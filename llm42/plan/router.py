@@ -11,6 +11,7 @@ from functools import partial
 
 import simpy
 
+from llm42.fastpath.placing import stays
 from llm42.plan.core import Host
 from llm42.plan.drift import Pen, Script
 from llm42.plan.fast_path import FastPathEngine, Generation, after
@@ -32,7 +33,6 @@ from llm42.protocol import (
 )
 from llm42.protocol.errors import VerifierBusy
 
-PREFER_SLACK = 4
 BACKOFF_S = 0.05
 
 
@@ -77,7 +77,7 @@ class Router:
 
     def place(self, generation: Generation, prefer: FastPathEngine | None) -> FastPathEngine:
         engine = min(self._fast_paths, key=lambda engine: engine.load)
-        if prefer is not None and prefer.load <= engine.load + PREFER_SLACK:
+        if prefer is not None and stays(prefer.load, engine.load):
             engine = prefer
         engine.load += 1
         after(self.env, self.wire.draft_s, lambda: engine.submit(generation))

@@ -4,18 +4,20 @@ from typing import Self
 
 
 class ReplayError(Exception):
-    """Base of all that a verifier raises to its caller; ``replica_id`` says which one, where it knows."""
+    """Base of all that a verifier raises to its caller; ``replica_id`` says which one, and ``fingerprint`` what it
+    computes as, where it knows."""
 
-    def __init__(self, message: str, replica_id: str = "") -> None:
-        super().__init__(message, replica_id)  # all of them: they are what is pickled
+    def __init__(self, message: str, replica_id: str = "", fingerprint: str = "") -> None:
+        super().__init__(message, replica_id, fingerprint)  # all of them: they are what is pickled
         self.replica_id = replica_id
+        self.fingerprint = fingerprint
 
     def __str__(self) -> str:
         return str(self.args[0])
 
-    def named(self, replica_id: str) -> Self:
+    def named(self, replica_id: str, fingerprint: str) -> Self:
         """The same, from that verifier."""
-        return type(self)(str(self), replica_id)
+        return type(self)(str(self), replica_id, fingerprint)
 
 
 class ReplayRefused(ReplayError):
@@ -27,15 +29,7 @@ class VerifierBusy(ReplayError):
 
 
 class FingerprintMismatch(ReplayError):
-    """This verifier computes other bits than the caller builds on: ask another pool.
-
-    ``fingerprint`` is the verifier's, where it knows.
-    """
-
-    def __init__(self, message: str, replica_id: str = "", fingerprint: str = "") -> None:
-        super().__init__(message, replica_id)
-        self.args = (message, replica_id, fingerprint)
-        self.fingerprint = fingerprint
+    """This verifier computes other bits than the caller builds on, or has not what it asks for: ask another pool."""
 
 
 class ReplayImpossible(ReplayError):

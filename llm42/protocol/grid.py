@@ -21,9 +21,6 @@ class ReplayGrid:
     def window(self, position: int) -> int:
         return position // self.window_size
 
-    def slot(self, position: int) -> int:
-        return position % self.window_size
-
     def start(self, window: int) -> int:
         """Absolute position of the window's slot 0."""
         return window * self.window_size

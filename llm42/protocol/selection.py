@@ -9,6 +9,8 @@ SEEDS = 2**64
 """Seeds are unsigned 64-bit; an API's signed ones are taken modulo this."""
 EXTRA_ARG = "llm42_selection"
 """Name under which a draft's engine request carries its selection."""
+MARGINS = "llm42_margins"
+"""Likewise: a draft that has it is told by how much its tokens were chosen. It holds the name the engine knows it by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from llm42.protocol.selection import EXTRA_ARG
+from llm42.protocol.selection import EXTRA_ARG, MARGINS
 
 FLAG = "is_deterministic"
 EXPECTED = "expected_fingerprint"
@@ -79,8 +79,9 @@ def admit(body: Mapping[str, Any], endpoint: Endpoint, mode: Mode, generation_co
             itself is malformed.
     """
     extra = body.get("vllm_xargs")
-    if isinstance(extra, Mapping) and EXTRA_ARG in extra:
-        raise Refused(f"vllm_xargs.{EXTRA_ARG}", f"vllm_xargs.{EXTRA_ARG} is for drafts: leave it out")
+    for name in (EXTRA_ARG, MARGINS):
+        if isinstance(extra, Mapping) and name in extra:
+            raise Refused(f"vllm_xargs.{name}", f"vllm_xargs.{name} is for drafts: leave it out")
     if not isinstance(body.get("structured_outputs"), Mapping | None):  # vLLM answers this with a 500
         raise Refused("structured_outputs", f"structured_outputs must be an object, got {body['structured_outputs']!r}")
     flag = _flag(body)
@@ -175,6 +176,19 @@ def _require_verifiable(body: Mapping[str, Any], endpoint: Endpoint, generation_
         for name in extra:
             if name != FLAG:
                 raise _unverified(f"vllm_xargs.{name}", extra[name], "leave it out")
+    _require_verifiable_structure(body)
+
+
+def _require_verifiable_structure(body: Mapping[str, Any]) -> None:
+    """What :mod:`llm42.internals.structured` refuses too, but by then a stream has begun."""
+    structured, wanted = body.get("structured_outputs"), body.get("response_format")
+    for name in ("whitespace_pattern", "disable_additional_properties"):
+        if structured is not None and structured.get(name):
+            raise _unverified(f"structured_outputs.{name}", structured[name], "leave it out")
+    formatted = isinstance(wanted, Mapping) and wanted.get("type") != "text"
+    called = body.get("tool_choice") not in (None, "auto", "none")
+    if body.get("ignore_eos") is True and (structured or formatted or called):
+        raise _unverified("ignore_eos", True, "leave it out, for the output ends where its grammar does")
 
 
 def _remedy(name: str, value: Any, endpoint: Endpoint, samples: bool) -> str | None:
@@ -184,7 +198,7 @@ def _remedy(name: str, value: Any, endpoint: Endpoint, samples: bool) -> str | N
     if name == "n":
         if type(value) is not int:  # vLLM would read "16.0" as 16: what quotas count must be what is made
             return "send a whole number"
-        return None if samples else "send 1"  # vLLM itself refuses several greedy ones: they would be equal
+        return None if samples else "send 1, or a temperature above 0"  # several greedy ones would be equal
     if name in ("logprobs", "top_logprobs", "prompt_logprobs") and value == -1:
         return "send how many"
     if name in FREE or name in FREE_OF[endpoint]:

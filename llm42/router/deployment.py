@@ -98,6 +98,7 @@ def _arguments(config: Config, model_path: str) -> list[str]:
         *("--served-model-name", config.served_model_name or config.model),
         *("--dtype", config.dtype),
         *(("--max-model-len", str(config.max_model_len)) if config.max_model_len is not None else ()),
+        *(("--revision", str(revision)) if (revision := config.verifier.engine.get("revision")) is not None else ()),
         *("--max-num-queued-reqs", str(config.router.max_requests)),
         # vLLM's own names the frontend's configuration, not what computed the answer.
         *("--fingerprint-mode", "custom", "--fingerprint-value", PLACEHOLDER),

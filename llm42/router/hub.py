@@ -11,6 +11,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from llm42.config import Config
 from llm42.fastpath.errors import NoReplica
 from llm42.fastpath.messages import ReplicaInfo
+from llm42.fastpath.placing import stays
 from llm42.logs import printable
 from llm42.router.background import Background
 from llm42.router.calls import CallFailed, bounded
@@ -26,8 +27,6 @@ DISCOVERY_S = 2.0
 """Between two looks at who is there; they also renew the streams' leases."""
 SEARCH_S = 0.3
 """The same while nobody is there, and the least after a failure."""
-PREFER_SLACK = 4
-"""How many more requests a preferred replica may have: its prefix cache is worth that much."""
 
 
 class DraftHub:
@@ -147,7 +146,7 @@ class DraftHub:
             return None
         least = min(connections, key=lambda connection: (connection.load, connection.placed))
         preferred = self._connections.get(prefer) if prefer is not None else None
-        if preferred is not None and preferred.open and preferred.load <= least.load + PREFER_SLACK:
+        if preferred is not None and preferred.open and stays(preferred.load, least.load):
             return preferred
         return least
 

@@ -60,7 +60,7 @@ def client_of(scope: Scope) -> int:
 def _is_open(scope: Scope) -> bool:
     """Nothing that has a body: it would take a place, and time."""
     # A browser asks with OPTIONS, and has no key yet, whether it may ask from another site's page.
-    return scope["method"] == "OPTIONS" or (scope["method"] in ("GET", "HEAD") and path_of(scope) in OPEN)
+    return scope["method"] == "OPTIONS" or (scope["method"] == "GET" and path_of(scope) in OPEN)
 
 
 class KeyMiddleware:

@@ -121,7 +121,7 @@ class VerifierPool:
                     else:
                         pin.fingerprint = reply.fingerprint
                         self._metrics.replayed(time.monotonic() - began)
-                        if impossible is not None:
+                        if impossible is not None and impossible.fingerprint == reply.fingerprint:
                             self.condemn([impossible.replica_id], f"{impossible}; {reply.replica_id} found one")
                         return reply
         except TimeoutError:

@@ -7,7 +7,7 @@ from typing import Any
 
 from llm42.config import Config
 from llm42.logs import printable
-from llm42.protocol.errors import FingerprintMismatch, ReplayError, ReplayFailed, ReplayImpossible
+from llm42.protocol.errors import ReplayError, ReplayFailed, ReplayImpossible
 from llm42.protocol.messages import ReplayReply, ReplayRequest
 
 logger = logging.getLogger("ray.serve")
@@ -51,12 +51,10 @@ class Verifier:
         with self._tracing.replay(request) as on_begin:
             try:
                 reply = await self._engine.replay(request, on_begin)
-            except FingerprintMismatch as mismatch:
-                raise FingerprintMismatch(str(mismatch), self._replica_id, self._engine.fingerprint) from None
             except ReplayError as error:
                 if isinstance(error, ReplayFailed | ReplayImpossible):  # not of the caller's making, nor a full queue
                     logger.warning("replay of %s: %s: %s", printable(request.request_id), type(error).__name__, error)
-                raise error.named(self._replica_id) from None
+                raise error.named(self._replica_id, self._engine.fingerprint) from None
         return replace(reply, replica_id=self._replica_id)
 
     async def condemn(self, reason: str, *, replica_id: str) -> bool:

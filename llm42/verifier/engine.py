@@ -14,7 +14,7 @@ import numpy as np
 
 from llm42.config import Config
 from llm42.logs import printable
-from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayRefused
+from llm42.protocol.errors import FingerprintMismatch, ReplayError, ReplayFailed, ReplayRefused
 from llm42.protocol.messages import ReplayReply, ReplayRequest
 from llm42.verifier.audit.report import AuditReport
 from llm42.verifier.fingerprint import fingerprint, text_digest
@@ -29,7 +29,7 @@ from llm42.verifier.usage import PassUse, use_of
 logger = logging.getLogger("ray.serve")
 
 MAX_FAILURES = 3
-"""Passes in a row that may fail: requests are judged before they get here, so it is the engine's fault."""
+"""Passes in a row that may fail. What is wrong with one row alone fails that row, so it is the engine's fault."""
 
 
 class ReplayObserver(Protocol):
@@ -86,8 +86,7 @@ class ReplayEngine:
 
         Raises the errors of :mod:`llm42.protocol.errors`.
         """
-        if self._stopped is not None:
-            raise ReplayFailed(self._stopped)
+        self._require_running()
         if request.fingerprint not in (None, self.fingerprint):
             raise FingerprintMismatch(f"asked for {request.fingerprint}, this verifier is {self.fingerprint}")
         if request.text not in (None, self._text):
@@ -99,6 +98,7 @@ class ReplayEngine:
         job.on_begin = on_begin
         if (grammar := request.question.selection.grammar) is not None:
             await self._grammars.require(grammar)
+            self._require_running()
         self._scheduler.submit(job)
         answer: asyncio.Future[ReplayReply] = asyncio.get_running_loop().create_future()
         self._answers[job] = answer
@@ -159,20 +159,29 @@ class ReplayEngine:
         tokens = np.frombuffer(question.tokens, dtype=np.int32)
         if not 0 <= question.start < len(tokens):
             raise ReplayRefused(f"start is {question.start}, but there are {len(tokens)} tokens")
-        if not 0 <= question.given < question.count or not 0 <= question.top <= self._model.vocabulary:
+        if not 0 <= question.given < question.count or not 0 <= question.top < self._model.vocabulary:
             raise ReplayRefused(f"given is {question.given} of {question.count}, and top {question.top}")
         if len(tokens) > self.shape.context:
-            raise ReplayRefused(f"{len(tokens)} tokens do not fit into a context of {self.shape.context}")
+            raise self._not_here(request, f"{len(tokens)} tokens do not fit into a context of {self.shape.context}")
         if tokens.min() < 0 or tokens.max() >= self._model.vocabulary:
             raise ReplayRefused(f"token ids must be in [0, {self._model.vocabulary})")
         if question.adapter not in self._model.adapters:
-            raise ReplayRefused(f"there is no adapter {question.adapter!r} here")
+            raise self._not_here(request, f"there is no adapter {question.adapter!r} here")
         if not question.selection.names_within(self._model.vocabulary):
             raise ReplayRefused(f"a parameter names a token that is not in [0, {self._model.vocabulary})")
         keys = self._cache.keys(question.tokens, request.cache_salt, question.adapter)
         return Job(
             self.shape, question, keys, request.fresh, submitted=time.perf_counter(), request_id=request.request_id
         )
+
+    @staticmethod
+    def _not_here(request: ReplayRequest, reason: str) -> ReplayError:
+        """Of what differs between the pools of two deploys: who has not settled on one may be served by the other."""
+        return FingerprintMismatch(reason) if request.fingerprint is None else ReplayRefused(reason)
+
+    def _require_running(self) -> None:
+        if self._stopped is not None:
+            raise ReplayFailed(self._stopped)
 
     def _plan(self) -> None:
         """Prepare the next pass anew: something has changed."""

@@ -72,7 +72,7 @@ class Scheduler:
         for job in self._running:
             self._adopt(job)
         rows = self._shape.rows
-        running = sorted(self._running, key=lambda job: job.fresh)  # stable: nobody waits for an audit
+        running = sorted(self._running, key=lambda job: job.fresh)  # stable: audits have the rows that others leave
         decode = _rows(job for job in running if not job.prefilling)
         prefill = _rows(job for job in running if job.prefilling)
         reserved = self._reserved_for_prefill()
@@ -113,7 +113,7 @@ class Scheduler:
         for job in list(self._waiting):
             job.table = self._cache.acquire(job.blocks, job.keys, job.shareable)
             if job.table is None:
-                if job.fresh:  # nobody waits for an audit
+                if job.fresh:  # who comes after an audit does not wait for it to be admitted
                     continue
                 return
             self._waiting.remove(job)

@@ -1,5 +1,7 @@
 """LoRA adapters on the fast path: a batch of several is what each of them says alone. float32: nothing drifts."""
 
+from dataclasses import replace
+
 import pytest
 from vllm.v1.engine import EngineCoreRequest
 
@@ -30,8 +32,13 @@ async def test_nobody_has_the_adapter_of_another(config: Config, environment: No
         return requests
 
     arguments = fastpath_engine_args(adapted, adapted.model, adapters)
-    with running(lambda _: make_drafting_core(arguments, adapters), config) as engine:
+    with running(lambda _: make_drafting_core(arguments, adapters), config, adapters) as engine:
         together = await answers(engine, asked())
+        # Of another deploy, whose numbers mean other adapters: vLLM would answer as the one that it has loaded.
+        strangers = asked()[1:]
+        strangers[0].lora_request = lora_request(replace(adapters[0], number=2))
+        strangers[1].lora_request = lora_request(replace(adapters[1], name="stammer", number=3))
+        assert await answers(engine, strangers) == {"drawl": (), "lisp": ()}
         alone = [await answers(engine, [request]) for request in asked()]
     assert together == {name: tokens for answer in alone for name, tokens in answer.items()}
     assert len(set(together.values())) == 3

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from llm42.adapters import Adapter
 from llm42.config import Config
 from llm42.fastpath.engine import DraftEngine
 from llm42.fastpath.mailbox import Mailbox
@@ -77,8 +78,10 @@ def neighbours() -> list[Any]:
 
 
 @contextmanager
-def running(make_core: Callable[[dict[str, Any]], Any], config: Config) -> Iterator[DraftEngine]:
-    engine = DraftEngine(partial(make_core, fastpath_engine_args(config, config.model)))
+def running(
+    make_core: Callable[[dict[str, Any]], Any], config: Config, adapters: Sequence[Adapter] = ()
+) -> Iterator[DraftEngine]:
+    engine = DraftEngine(partial(make_core, fastpath_engine_args(config, config.model)), adapters=adapters)
     yield engine
     engine.shutdown(20)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from llm42.protocol.selection import EXTRA_ARG, MARGINS
 from llm42.router.admission import EXPECTED, FLAG, STATS, Endpoint, Mode, Refused, admit
 
 GREEDY: dict[str, Any] = {"model": "m", "prompt": "p", "temperature": 0}
@@ -111,6 +112,35 @@ def test_unverified_parameters_are_refused_by_name(param: str, value: Any) -> No
 )
 def test_what_can_be_verified_is_admitted(extra: dict[str, Any]) -> None:
     assert settle({**GREEDY, **extra, FLAG: True})[0] is True
+
+
+@pytest.mark.parametrize(
+    ("param", "extra"),
+    [
+        ("ignore_eos", {"ignore_eos": True, "response_format": {"type": "json_object"}}),
+        ("ignore_eos", {"ignore_eos": True, "structured_outputs": {"regex": "a"}}),
+        ("ignore_eos", {"ignore_eos": True, "tool_choice": "required"}),
+        ("structured_outputs.whitespace_pattern", {"structured_outputs": {"regex": "a", "whitespace_pattern": " "}}),
+        (
+            "structured_outputs.disable_additional_properties",
+            {"structured_outputs": {"json": {}, "disable_additional_properties": True}},
+        ),
+    ],
+)
+def test_what_no_grammar_does_is_refused_before_a_stream_begins(param: str, extra: dict[str, Any]) -> None:
+    endpoint: Endpoint = "chat" if "tool_choice" in extra else "completions"
+    with pytest.raises(Refused) as refused:
+        admit({"temperature": 0, FLAG: True, **extra}, endpoint, "off", {})
+    assert refused.value.param == param
+    assert not admit({"temperature": 0, FLAG: False, **extra}, endpoint, "off", {}).deterministic
+
+
+@pytest.mark.parametrize("name", [EXTRA_ARG, MARGINS])
+@pytest.mark.parametrize("flag", [True, False])
+def test_names_of_drafts_are_nobody_elses(name: str, flag: bool) -> None:
+    with pytest.raises(Refused, match="is for drafts") as refused:
+        admit({"prompt": "p", "vllm_xargs": {name: 1}, FLAG: flag}, "completions", "off", {})
+    assert refused.value.param == f"vllm_xargs.{name}"
 
 
 @pytest.mark.parametrize(

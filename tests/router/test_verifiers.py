@@ -223,7 +223,7 @@ class Broken(Verifiers):
     async def _replay(self, request: ReplayRequest, *, replica_id: str | None, avoid: Collection[str]) -> ReplayReply:
         reply = await super()._replay(request, replica_id=replica_id, avoid=avoid)
         if reply.replica_id in self.blind:
-            raise ReplayImpossible("no token to choose", reply.replica_id)
+            raise ReplayImpossible("no token to choose", reply.replica_id, reply.fingerprint)
         return reply
 
     async def _condemn(self, reason: str, *, replica_id: str) -> bool:
@@ -243,6 +243,15 @@ async def test_a_verifier_that_finds_no_token_where_another_does_is_condemned() 
         replica_id, reason = await handle.condemned.get()
     assert replica_id == "a"
     assert "no token to choose; b found one" in reason
+
+
+async def test_what_another_pool_finds_contradicts_nobody() -> None:
+    """Two functions: what is too large for the one may be small enough for the other."""
+    handle = Broken({"a"}, a="F", b="G")
+    reply = await pool(handle).replay(QUESTION, "a", Pin())
+    assert reply.replica_id == "b"
+    await asyncio.sleep(0.05)
+    assert handle.condemned.empty()
 
 
 @pytest.mark.parametrize("replicas", [{"a": "F"}, {"a": "F", "b": "F", "c": "F"}])

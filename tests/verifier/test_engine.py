@@ -11,6 +11,8 @@ import torch
 from llm42.internals import replay
 from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible, ReplayRefused, VerifierBusy
 from llm42.protocol.messages import Question, ReplayReply, ReplayRequest, pack_tokens
+from llm42.protocol.selection import Selection
+from llm42.protocol.steering import Grammar, Steering
 from llm42.sampling import Selected, select
 from llm42.sampling.grammar_compiler import GrammarBusy
 from llm42.verifier.engine import MAX_FAILURES, ReplayEngine
@@ -143,13 +145,38 @@ async def test_busy(engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch) -> No
         (request([], 0), ReplayRefused),
         (request([1, 49152], 0), ReplayRefused),
         (request([-1], 0), ReplayRefused),
-        (request([1] * (CONTEXT + 1), 0), ReplayRefused),
+        (replace(request([1], 0), question=Question(pack_tokens([1]), 0, top=49152)), ReplayRefused),
         (replace(request([1], 0), fingerprint="another"), FingerprintMismatch),
     ],
 )
 async def test_refusals(engine: ReplayEngine, bad: ReplayRequest, error: type[Exception]) -> None:
     with pytest.raises(error):
         await engine.replay(bad)
+
+
+@pytest.mark.parametrize(
+    "question", [request([1] * (CONTEXT + 1), 0).question, Question(pack_tokens([1]), 0, adapter="sql")]
+)
+async def test_what_another_deploy_may_have_is_refused_for_good_only_to_who_wants_this_one(
+    engine: ReplayEngine, question: Question
+) -> None:
+    for fingerprint, error in ((None, FingerprintMismatch), (engine.fingerprint, ReplayRefused)):
+        with pytest.raises(error):
+            await engine.replay(ReplayRequest("test", question, fingerprint=fingerprint))
+
+
+async def test_who_is_condemned_answers_nobody_who_waited_for_a_grammar(
+    engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Question(pack_tokens([1]), 0, Selection(steering=Steering(1, grammar=Grammar("regex", "[a-z]+"))))
+    assert await engine.replay(ReplayRequest("test", asked))
+
+    async def condemned_meanwhile(grammar: Grammar) -> None:
+        monkeypatch.setattr(engine, "_stopped", "planted")
+
+    monkeypatch.setattr(engine._grammars, "require", condemned_meanwhile)
+    with pytest.raises(ReplayFailed, match="planted"):
+        await engine.replay(ReplayRequest("test", asked))
 
 
 async def test_the_whole_context_can_be_replayed(engine: ReplayEngine) -> None:
@@ -260,7 +287,8 @@ async def test_another_process_has_the_same_fingerprint_and_bits(engine: ReplayE
     [
         (ValueError("planted"), ReplayImpossible),
         (TypeError("planted"), ReplayImpossible),
-        (IndexError("planted"), ReplayImpossible),
+        (KeyError("planted"), ReplayImpossible),
+        (OverflowError("planted"), ReplayImpossible),
         (GrammarBusy("planted"), ReplayFailed),
     ],
 )
