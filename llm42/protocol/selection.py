@@ -10,7 +10,7 @@ SEEDS = 2**64
 EXTRA_ARG = "llm42_selection"
 """Name under which a draft's engine request carries its selection."""
 MARGINS = "llm42_margins"
-"""Likewise: a draft that has it is told by how much its tokens were chosen. It holds the name the engine knows it by."""
+"""Likewise, in a draft that is to tell by how much its tokens were chosen; it holds the name the engine knows it by."""
 
 
 @dataclass(frozen=True, slots=True)
