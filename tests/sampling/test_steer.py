@@ -40,7 +40,7 @@ def test_min_tokens_counts_the_tokens_before_the_choice() -> None:
 
 
 def test_bad_words_begin_in_the_output() -> None:
-    steering = Steering(2, bad_words=((0,), (1, 2), (1, 1, 3)))
+    steering = Steering(2, bad_words=((0,), (1, 1, 3), (1, 2)))
     row = [0.0] * 4
     once, after_1, after_1_1 = [-INF, 0, 0, 0], [-INF, 0, -INF, 0], [-INF, 0, -INF, -INF]
     # The 1 at position 1 is prompt; two of output have been after position 3.
