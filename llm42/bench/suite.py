@@ -1,4 +1,4 @@
-"""The sizes of a whole run. ``quick`` fits into a quarter of an hour on two cores; ``full`` takes hours."""
+"""The sizes of a whole run. ``quick`` takes half an hour on two cores, ``full`` hours."""
 
 from dataclasses import dataclass
 
