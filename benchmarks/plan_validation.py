@@ -3,9 +3,9 @@
     python benchmarks/plan_validation.py --model tiny --lanes 2 4 8 --json
 
 Both engines are calibrated at the same time, since they share memory and caches when they serve. What lies between the
-parts, and what the rest of the machine takes from the engines' cores, is measured on an idle server and on a lone
-stream of each mode; nothing else of the serving runs enters a prediction. Needs the extra `bench` and a machine that
-does nothing else.
+parts is taken from a lone stream of each mode; what the rest of the machine takes from the engines' cores, from an idle
+server and from loads that are all ordinary and all deterministic. Nothing else of the serving runs enters a prediction.
+Needs the extra `bench` and a machine that does nothing else.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from llm42.plan.step_times import HostTimes, StepTimes
 from llm42.plan.workload import Arrival
 
 ROWS, WINDOW = 4, 32
-LONE = 10
+LONE = 6
 """Requests of each mode, one after the other, that tell what lies between the parts."""
 IDLE_S = 10.0
 
@@ -108,8 +108,10 @@ async def compare(server: Server, times: StepTimes, options: argparse.Namespace)
     assert server.metrics is not None
     found = []
     async with connect(server.url, server.model, ours=True, salt="plan") as client:
-        times = await beside_the_engines(server, client, times, options)
-        print(f"between the parts: {times.wire}; beside the engines: {times.host}", file=sys.stderr)
+        wire = times.wire.model_copy(update=await wires(client, times, options))
+        host = await beside_the_engines(server, client, times, options)
+        print(f"between the parts: {wire}; beside the engines: {host}", file=sys.stderr)
+        times = times.model_copy(update={"wire": wire, "host": host})
         for lanes in options.lanes:
             plan = plan_of(times, options, lanes, options.share, options.seconds)
             predicted = plan.predict()
@@ -122,33 +124,41 @@ async def compare(server: Server, times: StepTimes, options: argparse.Namespace)
     return found
 
 
-async def beside_the_engines(
-    server: Server, client: Client, times: StepTimes, options: argparse.Namespace
-) -> StepTimes:
-    """With what a lone stream's first token takes beyond its steps, and the CPU time beyond them, in either mode."""
-    before = cpu_s(server)
-    await asyncio.sleep(IDLE_S)
-    background = 0.0 if gpus() else min(0.99, (cpu_s(server) - before) / IDLE_S)
-    late: dict[bool, float] = {}
-    spent: dict[bool, float] = {}
-    for deterministic in (False, True):
-        plan = plan_of(times, options, 1, float(deterministic), 60)
+async def wires(client: Client, times: StepTimes, options: argparse.Namespace) -> dict[str, float]:
+    """What a lone request's first token takes beyond its steps, ordinary and deterministic."""
+    beyond = {}
+    for share in (0.0, 1.0):
+        plan = plan_of(times, options, 1, share, 60)
         report = plan.predict()
-        predicted = (report.deterministic if deterministic else report.ordinary).ttft_s
+        predicted = (report.deterministic if share else report.ordinary).ttft_s
         assert predicted is not None
-        first, tokens, began, before = [], 0, time.perf_counter(), cpu_s(server)
+        first = []
         for arrival in islice(plan.workload.arrivals(), LONE):
             answer = await client.ask(arrival.number, request_of(arrival, 10_000), time.perf_counter())
             first.append(answer.first)
-            tokens += answer.tokens
-        beyond = cpu_s(server) - before - background * (time.perf_counter() - began)
+        beyond[share] = statistics.median(first[1:]) - predicted.p50
+    return {"request_s": max(0.0, beyond[0.0]), "replay_s": max(0.0, beyond[1.0] - max(0.0, beyond[0.0]))}
+
+
+async def beside_the_engines(
+    server: Server, client: Client, times: StepTimes, options: argparse.Namespace
+) -> HostTimes:
+    """CPU time beyond the engines' steps: of an idle server, and for a token where all are ordinary, or none is."""
+    if gpus():
+        return HostTimes()
+    before = cpu_s(server)
+    await asyncio.sleep(IDLE_S)
+    background = min(0.99, (cpu_s(server) - before) / IDLE_S)
+    spent: dict[bool, float] = {}
+    for deterministic in (False, True):
+        plan = plan_of(times, options, max(options.lanes), float(deterministic), options.seconds / 2)
+        report = plan.predict()
         computing = (report.fast_path_busy + report.verifier_busy) / report.tokens_per_s
-        late[deterministic] = statistics.median(first[1:]) - predicted.p50
-        spent[deterministic] = 0.0 if gpus() else max(0.0, beyond / tokens - computing)
-    request_s = max(0.0, late[False])
-    wire = times.wire.model_copy(update={"request_s": request_s, "replay_s": max(0.0, late[True] - request_s)})
-    host = HostTimes(background=background, ordinary_token_s=spent[False], deterministic_token_s=spent[True])
-    return times.model_copy(update={"wire": wire, "host": host})
+        began, before = time.perf_counter(), cpu_s(server)
+        tokens = sum(answer.tokens for _, answer in await served(client, plan))
+        beyond = cpu_s(server) - before - background * (time.perf_counter() - began)
+        spent[deterministic] = max(0.0, beyond / tokens - computing)
+    return HostTimes(background=background, ordinary_token_s=spent[False], deterministic_token_s=spent[True])
 
 
 def cpu_s(server: Server) -> float:

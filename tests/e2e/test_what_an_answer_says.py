@@ -174,3 +174,25 @@ async def test_what_is_no_receipt(cluster: Cluster, receipt: dict[str, Any], par
     assert response.status_code == 400
     assert "not a receipt" in response.json()["error"]["message"]
     assert param is None or response.json()["error"]["param"] is not None
+
+
+async def test_a_receipt_that_no_pass_could_carry_harms_nobody(cluster: Cluster) -> None:
+    (receipt,) = (await raw(cluster, temperature=0, is_deterministic=True, receipt=True)).json()["determinism"][
+        "receipts"
+    ]
+    plain = [len(PROMPT), 0.0, 0.0, 1.0, [], 0, [], [], None, None]
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
+        for place, value in (
+            (8, {}),
+            (4, {}),
+            (7, [[5]] * 100_000),
+            (7, [{}]),
+            (1, 10**400),
+            (9, ["regex", "a", True, {}]),
+        ):
+            steering = [*plain[:place], value, *plain[place + 1 :]]
+            response = await http.post(f"{cluster.url}/v1/receipts/verify", json={**receipt, "steering": steering})
+            assert response.status_code == 400, (place, response.text[:500])
+            assert "not a receipt" in response.json()["error"]["message"]
+        honest = await http.post(f"{cluster.url}/v1/receipts/verify", json=receipt)
+    assert honest.json()["confirmed"] is True
