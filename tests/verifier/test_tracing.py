@@ -59,6 +59,8 @@ async def test_a_failed_replay_names_its_request(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing:
+        fingerprint = "F"
+
         async def replay(self, *_: Any) -> None:
             raise ReplayFailed("the pass failed")
 
