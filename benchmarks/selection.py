@@ -58,10 +58,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for name, parameters in SELECTIONS.items():
             selection = Selection(*parameters, seed=1)
             window = milliseconds(lambda: select(given, selection, 32), options.repeats)  # noqa: B023  called at once
-            result[f"{kind}, {name}"] = {
-                "window": window,
-                **rows(wide, selection, options.repeats),
-            }
+            result[f"{kind}, {name}"] = {"window": window, **rows(wide, selection, options.repeats)}
     return result
 
 

@@ -175,12 +175,8 @@ class ReplayExtension:
             return _pack(select(logits, how, start, _int32(scored), top, so_far, masks))
         except GrammarBusy as busy:
             return [ReplayFailed.__name__, str(busy)]
-        except (
-            ValueError,
-            TypeError,
-            LookupError,
-            ArithmeticError,
-        ) as error:  # what was asked, and not the engine, is at fault
+        except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+            # What was asked, and not the engine, is at fault.
             return [ReplayImpossible.__name__, f"{type(error).__name__}: {error}"]
 
     def llm42_prepare_grammar(self, fields: list[Any]) -> list[str] | None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from llm42.protocol.selection import Selection
-from llm42.sampling.noise import noise_bits, noise_keys
+from llm42.sampling.noise import choice_keys, noise_bits
 
 
 def greedy_margins(logits: Tensor) -> Tensor:
@@ -23,7 +23,7 @@ def race_margins(logits: Tensor, selections: Sequence[Selection], positions: Seq
     cut-off has kept out. What would have won but for a cut-off does not count.
     """
     ids = torch.arange(logits.shape[-1], dtype=torch.int32, device=logits.device)
-    keys = torch.cat([noise_keys(s.seed, position + 1, 1) for s, position in zip(selections, positions, strict=True)])
+    keys = choice_keys(selections, positions)
     bits = noise_bits(keys.to(logits.device), ids)
     noise = bits.float().add_(0.5).mul_(-(2.0**-31)).log1p_().neg_().log_().neg_()
     scores = noise.mul_(selections[0].temperature).add_(logits)

@@ -5,9 +5,12 @@ of MurmurHash3's 32-bit finaliser (Appleby, public domain) over the token id, ke
 (Steele, Lea and Flood, OOPSLA 2014) makes of the seed and the position.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from llm42.protocol.selection import Selection
 from llm42.sampling.elementary import log
 
 _MASK = (1 << 64) - 1
@@ -19,6 +22,12 @@ def noise_keys(seed: int, position: int, count: int) -> Tensor:
     mixed = _splitmix(seed & _MASK)
     keys = [_splitmix(mixed ^ (position + i)) for i in range(count)]
     return torch.tensor([[_signed(key & 0xFFFFFFFF), _signed(key >> 32)] for key in keys], dtype=torch.int32)
+
+
+def choice_keys(selections: Sequence[Selection], positions: Sequence[int]) -> Tensor:
+    """[n, 2] int32: the key of each selection's choice from the logits at its position; the token stands one further
+    on."""
+    return torch.cat([noise_keys(s.seed, position + 1, 1) for s, position in zip(selections, positions, strict=True)])
 
 
 def noise_bits(keys: Tensor, tokens: Tensor) -> Tensor:

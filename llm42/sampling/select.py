@@ -9,7 +9,7 @@ from torch import Tensor
 
 from llm42.protocol.selection import GREEDY, Selection
 from llm42.sampling.cutoffs import Candidates, cut
-from llm42.sampling.noise import noise_keys
+from llm42.sampling.noise import choice_keys, noise_keys
 from llm42.sampling.nucleus import race_in_nucleus
 from llm42.sampling.race import race
 from llm42.sampling.steer import steer
@@ -93,7 +93,7 @@ def choose_each(logits: Tensor, selections: Sequence[Selection], positions: Sequ
 
     The selections differ in nothing but their seeds; they are not greedy, and steer nothing.
     """
-    keys = torch.cat([noise_keys(s.seed, position + 1, 1) for s, position in zip(selections, positions, strict=True)])
+    keys = choice_keys(selections, positions)
     return _sample(logits, logits.amax(dim=-1, keepdim=True), keys, selections[0])
 
 

@@ -287,6 +287,7 @@ async def test_another_process_has_the_same_fingerprint_and_bits(engine: ReplayE
     [
         (ValueError("planted"), ReplayImpossible),
         (TypeError("planted"), ReplayImpossible),
+        (IndexError("planted"), ReplayImpossible),
         (KeyError("planted"), ReplayImpossible),
         (OverflowError("planted"), ReplayImpossible),
         (GrammarBusy("planted"), ReplayFailed),
