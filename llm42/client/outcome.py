@@ -1,7 +1,7 @@
 """What became of a request: a line of the output.
 
 The same request to verifiers of the same fingerprint gives the same line, byte for byte: what a server draws for each
-answer anew (its id and time) is left out.
+answer anew (its id and time, how long it took) is left out.
 """
 
 import json
@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict
 
 from llm42.client.request import Request
 
-_DRAWN = frozenset({"id", "created"})
+_DRAWN = frozenset({"id", "created", "metrics"})
 
 
 class Reply(BaseModel):
-    """As the OpenAI batch format has it; ``body`` is the server's, without id and time."""
+    """As the OpenAI batch format has it; ``body`` is the server's, without id and times."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

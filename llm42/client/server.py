@@ -87,21 +87,21 @@ class Server:
 
     async def ask(self, request: Request, fingerprint: str | None) -> Outcome:
         """``fingerprint`` is what the answer must come from, unless None. Raises BatchError."""
-        for attempt in range(1, self._options.tries + 1):
+        attempt = 0
+        while True:
+            attempt += 1
             try:
                 return await self._try(request, fingerprint)
             except _Again as error:
                 if attempt == self._options.tries:
-                    failure = error
-                    break
+                    if error.code is None:
+                        raise BatchError(f"{error}, {attempt} times in a row") from None
+                    return Outcome.failed(request, error.code, str(error))
                 wait_s = max(_backoff(attempt), error.wait_s or 0.0)
                 if wait_s > MOST_WAIT_S:
                     raise BatchError(f"{error}; the server wants to be left alone for {wait_s:.0f} s") from None
                 self._on_wait(str(error), wait_s)
             await asyncio.sleep(wait_s)
-        if failure.code is None:
-            raise BatchError(f"{failure}, {self._options.tries} times in a row") from None
-        return Outcome.failed(request, failure.code, str(failure))
 
     async def _try(self, request: Request, fingerprint: str | None) -> Outcome:
         body = request.body if fingerprint is None else {**request.body, "expected_fingerprint": fingerprint}
@@ -153,9 +153,11 @@ def _refusal(request: Request, response: httpx.Response, fingerprint: str | None
         raise FingerprintError(f"{reason}. {_advice(fingerprint)}")
     if status in (401, 403):
         raise BatchError(f"{reason}. Give the right key")
-    if error is None or not 400 <= status < 500:
+    param = error.get("param") if error is not None else None
+    # A 404 is about the model that a request names, or about the address of all of them.
+    elsewhere = status == 404 and param != "model" and not said.startswith("The model ")
+    if error is None or not 400 <= status < 500 or elsewhere:
         raise BatchError(f"{reason}. Is {response.url} the right address?")
-    param = error.get("param")
     return Outcome.failed(request, status, said, param if isinstance(param, str) else None)
 
 

@@ -19,6 +19,7 @@ from llm42.internals.draft_sampler import draft_extra_args
 from llm42.internals.steering import steering_of
 from llm42.internals.structured import grammar_of
 from llm42.protocol import Commit, Finish, Scores, Selection, StartDraft, StopRules
+from llm42.protocol.errors import NotVerified
 
 _FINISH = {Finish.STOP: FinishReason.STOP, Finish.LENGTH: FinishReason.LENGTH, None: None}
 
@@ -55,7 +56,7 @@ def stop_rules(request: EngineCoreRequest) -> StopRules:
 def selection(request: EngineCoreRequest, structured: Any) -> Selection:
     """How the request's tokens are chosen; ``structured`` is the frontend's ``StructuredOutputsConfig``.
 
-    Raises ValueError if it samples without a seed, or asks for what cannot be enforced.
+    Raises NotVerified if it asks for what is not verified, and ValueError if it samples without a seed.
     """
     params = request.sampling_params
     _require_supported(params)
@@ -161,4 +162,4 @@ def _require_supported(params: Any) -> None:
     absent = ("logprob_token_ids", "thinking_token_budget", "repetition_detection", "watermarking")
     wrong += [name for name in absent if getattr(params, name)]
     if wrong:
-        raise ValueError(f"{wrong[0]} is not verified for deterministic requests yet")
+        raise NotVerified(wrong[0], f"{wrong[0]} is not verified for deterministic requests yet: leave it out")

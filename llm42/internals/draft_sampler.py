@@ -33,6 +33,7 @@ from llm42.protocol.selection import EXTRA_ARG, GREEDY, MARGINS, Selection
 from llm42.protocol.steering import Grammar, Steering
 from llm42.sampling import choose, choose_each, greedy_margins, race_margins
 from llm42.sampling.grammar import GrammarMasks
+from llm42.sampling.grammar_compiler import GrammarBusy
 
 logger = logging.getLogger("ray.serve")
 
@@ -215,4 +216,7 @@ class _Draft:
         if grammars.prepare(grammar)[0] != "ready":
             return None
         output = self._tokens[steering.prompt_tokens :]
-        return grammars.masks(grammar, output, len(output), 1)
+        try:
+            return grammars.masks(grammar, output, len(output), 1)
+        except (ValueError, GrammarBusy):  # the verifier says what is wrong with it; here it would end the engine
+            return None

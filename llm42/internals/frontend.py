@@ -2,7 +2,8 @@
 
 Relies on vLLM 0.32.0: ``AsyncLLM.__init__`` takes its core from ``EngineCoreClient.make_async_mp_client``;
 ``build_app`` / ``init_app_state``; ``OutputProcessor.request_states`` and ``abort_requests``;
-``GracefulHTTPError`` passes through ``AsyncLLM.generate`` unchanged; ``lifespan`` reads ``app.state``.
+``GracefulHTTPError`` and ``VLLMValidationError`` pass through ``AsyncLLM.generate`` unchanged; ``lifespan`` reads
+``app.state``.
 """
 
 from collections.abc import Mapping
@@ -42,15 +43,19 @@ class Frontend:
         """vLLM's ``StructuredOutputsConfig``."""
         return self.llm.vllm_config.structured_outputs_config
 
-    def fail(self, request_id: str, status: HTTPStatus, message: str) -> None:
-        """End one request (all of it, with ``n`` > 1) with an HTTP error: an event, where its stream has begun."""
-        from vllm.exceptions import GracefulHTTPError
+    def fail(self, request_id: str, status: HTTPStatus, message: str, param: str | None = None) -> None:
+        """End one request (all of it, with ``n`` > 1) with an HTTP error: an event, where its stream has begun.
+
+        ``param`` names the parameter that is at fault, which only a 400 can say.
+        """
+        from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 
         processor = self.llm.output_processor
         state = processor.request_states.get(request_id)
         if state is None:
             return  # it ended by itself meanwhile
-        state.queue.put(GracefulHTTPError(message, status))
+        named = param is not None and status == HTTPStatus.BAD_REQUEST
+        state.queue.put(VLLMValidationError(message, parameter=param) if named else GracefulHTTPError(message, status))
         whole = state.parent_req.request_id if state.parent_req is not None else request_id
         self.core.abort(processor.abort_requests([whole], internal=True))
 

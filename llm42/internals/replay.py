@@ -118,7 +118,6 @@ class ReplayExtension:
     rank: int
     _llm42_pass: ReplayPass | None = None
     _llm42_grammars: GrammarMasks | None = None
-    """Made when the first grammar is asked for: it takes a second."""
 
     def llm42_setup(self, rows: int, window: int, context: int, adapters: dict[str, str]) -> dict[str, Any] | None:
         """Refuse what is not served, load ``adapters`` (directories by name), fix the shape of all passes, and state
@@ -128,6 +127,7 @@ class ReplayExtension:
         """
         require_served(self.model_runner)
         self._llm42_pass = ReplayPass(self.model_runner, rows, window, context, adapters)
+        self._llm42_grammars = make_grammar_masks(self.model_runner.model_config)
         return worker_facts(self.model_runner) if self.rank == 0 else None
 
     @torch.inference_mode()
@@ -181,26 +181,22 @@ class ReplayExtension:
 
     def llm42_prepare_grammar(self, fields: list[Any]) -> list[str] | None:
         """Whether a grammar can be enforced, on rank 0: see :meth:`~llm42.sampling.grammar.GrammarMasks.prepare`."""
-        state = self._llm42_grammar_masks.prepare(Grammar.of_fields(fields))
+        assert self._llm42_grammars is not None, "llm42_setup has not been called"
+        state = self._llm42_grammars.prepare(Grammar.of_fields(fields))
         return list(state) if self.rank == 0 else None
 
     def _llm42_masks(self, steering: Steering | None, so_far: Tensor, start: int) -> Tensor | None:
         if steering is None or steering.grammar is None:
             return None
         assert self._llm42_pass is not None
-        state, why = self._llm42_grammar_masks.prepare(steering.grammar)
+        assert self._llm42_grammars is not None
+        state, why = self._llm42_grammars.prepare(steering.grammar)
         if state != "ready":  # it was, and has been forgotten since; a pass waits for no compiler
             raise GrammarBusy(f"the grammar is {state}: {why}")
         output = so_far[steering.prompt_tokens :].tolist()
-        return self._llm42_grammar_masks.masks(
+        return self._llm42_grammars.masks(
             steering.grammar, output, start + 1 - steering.prompt_tokens, self._llm42_pass.window
         )
-
-    @property
-    def _llm42_grammar_masks(self) -> GrammarMasks:
-        if self._llm42_grammars is None:
-            self._llm42_grammars = make_grammar_masks(self.model_runner.model_config)
-        return self._llm42_grammars
 
     @torch.inference_mode()
     def llm42_digest_pass(

@@ -3,6 +3,14 @@
 from typing import Self
 
 
+class NotVerified(ValueError):
+    """A request asks for what no verifier computes; ``param`` names the parameter."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
 class ReplayError(Exception):
     """Base of all that a verifier raises to its caller; ``replica_id`` says which one, and ``fingerprint`` what it
     computes as, where it knows."""
@@ -22,6 +30,10 @@ class ReplayError(Exception):
 
 class ReplayRefused(ReplayError):
     """The request itself cannot be served: never retry."""
+
+
+class GrammarRefused(ReplayRefused):
+    """What the output has to be cannot be enforced."""
 
 
 class VerifierBusy(ReplayError):

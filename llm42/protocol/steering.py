@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from operator import lt
 from typing import Any, Literal, get_args
@@ -40,7 +40,7 @@ class Grammar:
     @property
     def fields(self) -> list[Any]:
         """See :attr:`Steering.fields`."""
-        return list(astuple(self))
+        return _values(self)
 
     @classmethod
     def of_fields(cls, fields: list[Any]) -> "Grammar":
@@ -106,7 +106,8 @@ class Steering:
     @property
     def fields(self) -> list[Any]:
         """What travels where objects do not (JSON, msgpack): the input of :meth:`of_fields`."""
-        return list(astuple(self))
+        *plain, grammar = _values(self)
+        return [*plain, None if grammar is None else grammar.fields]
 
     @classmethod
     def of_fields(cls, fields: list[Any]) -> "Steering":
@@ -116,6 +117,11 @@ class Steering:
             raise ValueError(f"not a steering: it names more than {MAX_NAMED} tokens or words in one place")
         values = [*map(_tupled, plain), None if grammar is None else Grammar.of_fields(grammar)]
         return cls(*values)
+
+
+def _values(it: Grammar | Steering) -> list[Any]:
+    """Of all fields, as they are: some have a value for each token of a vocabulary, and are asked for at every pass."""
+    return [getattr(it, one.name) for one in fields(it)]
 
 
 def _rising(ids: Sequence[int]) -> bool:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from llm42.protocol.selection import EXTRA_ARG, MARGINS
+from llm42.router.refused import Refused
+from llm42.router.shapes import require_shapes
 
 FLAG = "is_deterministic"
 EXPECTED = "expected_fingerprint"
@@ -39,6 +40,7 @@ FREE_OF: dict[Endpoint, frozenset[str]] = {
 }
 _OURS = frozenset({FLAG, EXPECTED, RECEIPT, STATS})
 """What vLLM would drop without a word."""
+_SMALLEST = 2.0**-64
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     # Values under which a parameter that is not verified yet does nothing.
     "n": (1,),
@@ -47,15 +49,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "watermarking": (False,),
     "routed_experts_prompt_start": (0,),
 }
-
-
-class Refused(Exception):
-    """``param`` names the parameter, the message says what would be right; ``status`` is HTTP's."""
-
-    def __init__(self, param: str, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.param = param
-        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +68,15 @@ def admit(body: Mapping[str, Any], endpoint: Endpoint, mode: Mode, generation_co
     """Decide one request. ``generation_config`` holds the model's own sampling defaults.
 
     Raises:
-        Refused: the request is deterministic and asks for something that is not verified, or the flag
-            itself is malformed.
+        Refused: the request is deterministic and asks for something that is not verified, the flag itself is
+            malformed, or vLLM would fail on it.
     """
+    require_shapes(body)
     extra = body.get("vllm_xargs")
-    for name in (EXTRA_ARG, MARGINS):
-        if isinstance(extra, Mapping) and name in extra:
-            raise Refused(f"vllm_xargs.{name}", f"vllm_xargs.{name} is for drafts: leave it out")
-    if not isinstance(body.get("structured_outputs"), Mapping | None):  # vLLM answers this with a 500
-        raise Refused("structured_outputs", f"structured_outputs must be an object, got {body['structured_outputs']!r}")
     flag = _flag(body)
-    deterministic = flag if flag is not None else mode == "on" or (mode == "seeded" and body.get("seed") is not None)
+    deterministic = (
+        flag if flag is not None else mode == "on" or (mode == "seeded" and body.get("seed") not in (None, -1))
+    )
     expected = _expected(body, deterministic)
     if deterministic:
         _require_verifiable(body, endpoint, generation_config)
@@ -149,7 +140,7 @@ def _receipt(body: Mapping[str, Any], deterministic: bool) -> bool:
     if not _wish(body, RECEIPT, "receipts", deterministic):
         return False
     prompt = body.get("prompt")
-    several = isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
+    several = isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int | float)
     if body.get("stop") and (several or body.get("n") not in (None, 1)):
         raise Refused(RECEIPT, f"{RECEIPT} with several choices and stop strings: send one prompt and n 1, or no stop")
     return True
@@ -199,6 +190,8 @@ def _remedy(name: str, value: Any, endpoint: Endpoint, samples: bool) -> str | N
         if type(value) is not int:  # vLLM would read "16.0" as 16: what quotas count must be what is made
             return "send a whole number"
         return None if samples else "send 1, or a temperature above 0"  # several greedy ones would be equal
+    if name == "repetition_penalty" and isinstance(value, int | float) and not _SMALLEST <= value <= 1 / _SMALLEST:
+        return f"send one in [{_SMALLEST:g}, {1 / _SMALLEST:g}]"  # or logits leave the range of fp32
     if name in ("logprobs", "top_logprobs", "prompt_logprobs") and value == -1:
         return "send how many"
     if name in FREE or name in FREE_OF[endpoint]:

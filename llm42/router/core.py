@@ -5,9 +5,8 @@ nothing else.
 """
 
 import asyncio
-from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
 
@@ -22,10 +21,11 @@ from llm42.internals.core_client import (
     selection,
     stop_rules,
 )
+from llm42.internals.structured import PARAM as GRAMMAR
 from llm42.metrics import RouterMetrics
 from llm42.metrics.router import Mode, Outcome
 from llm42.protocol import Commit, Selection, Session
-from llm42.protocol.errors import ReplayImpossible, ReplayRefused
+from llm42.protocol.errors import GrammarRefused, NotVerified, ReplayImpossible, ReplayRefused
 from llm42.protocol.messages import prompt_digest
 from llm42.router.admission import FLAG
 from llm42.router.answer import ANSWER, Answer
@@ -39,7 +39,13 @@ from llm42.router.verifiers import Unverifiable, VerifierPool
 from llm42.router.watch import Watched, Work
 from llm42.tracing import Tracing
 
-Fail = Callable[[str, HTTPStatus, str], None]
+
+class Fail(Protocol):
+    """Ends a request with an HTTP error; ``param`` names the parameter that is at fault."""
+
+    def __call__(self, request_id: str, status: HTTPStatus, message: str, param: str | None = None) -> None: ...
+
+
 _FAILED = (FinishReason.ERROR, FinishReason.ABORT)
 _OUTCOME: dict[HTTPStatus, Outcome] = {
     HTTPStatus.SERVICE_UNAVAILABLE: "unverifiable",
@@ -87,7 +93,8 @@ class RouterCore(TextCore):
             try:
                 chosen = selection(request, self.structured_outputs)
             except ValueError as error:
-                self.fail(request.request_id, HTTPStatus.BAD_REQUEST, f"this cannot be verified: {error}")
+                param = error.param if isinstance(error, NotVerified) else None
+                self.fail(request.request_id, HTTPStatus.BAD_REQUEST, f"this cannot be verified: {error}", param)
                 return
             tasks, work = self._sessions, self._verified(request, chosen, answer)
         else:
@@ -205,7 +212,8 @@ class RouterCore(TextCore):
             error = error.exceptions[0]
         outcome = _OUTCOME[status]
         self.watched.end(request.request_id, outcome, status)
-        self.fail(request.request_id, status, f"this deterministic request could not be verified: {error}")
+        param = GRAMMAR if isinstance(error, GrammarRefused) else None
+        self.fail(request.request_id, status, f"this deterministic request could not be verified: {error}", param)
         return outcome
 
     def _crashed(self, request_id: str, error: BaseException) -> None:

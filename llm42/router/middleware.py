@@ -15,11 +15,13 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from llm42.router.admission import EXPECTED, FLAG, Admission, Endpoint, Mode, Refused, admit
+from llm42.router.admission import EXPECTED, FLAG, Admission, Endpoint, Mode, admit
 from llm42.router.answer import ANSWER, Answer
+from llm42.router.errors import TOO_DEEP
 from llm42.router.http import openai_error, path_of, replaying
 from llm42.router.keys import client_of
 from llm42.router.quota import OverQuota, Quotas, Spend, answers_of
+from llm42.router.refused import Refused
 from llm42.router.stamp import stamped
 from llm42.router.verifiers import Pin, Unverifiable
 
@@ -76,7 +78,7 @@ class DeterminismMiddleware:
             except Unverifiable as unknown:
                 error = openai_error(503, str(unknown), param=EXPECTED)
             except RecursionError:
-                error = openai_error(400, "the request body is nested too deeply")
+                error = openai_error(400, TOO_DEEP)
             else:
                 await self._pass_on(scope, receive, send, answer, body)
                 return

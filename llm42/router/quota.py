@@ -17,9 +17,9 @@ from starlette.responses import Response
 
 from llm42.config import Quota
 from llm42.metrics.router import Limit
-from llm42.router.admission import Refused
 from llm42.router.http import openai_error
 from llm42.router.overload import RETRY_AFTER_S
+from llm42.router.refused import Refused
 
 Spend = Callable[[int], None]
 """Charges so many tokens."""
@@ -118,7 +118,7 @@ def answers_of(body: Mapping[str, Any]) -> tuple[int, str]:
     """How many answers an admitted request asks for, and the parameter that says so. What vLLM will refuse counts as
     1."""
     prompt = body.get("prompt")
-    prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+    prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int | float) else 1
     n = body.get("n")
     samples = n if type(n) is int and n > 0 else 1
     return prompts * samples, "n" if samples > 1 else "prompt"

@@ -15,7 +15,7 @@ from torch import Tensor
 from xgrammar import CompiledGrammar, GrammarMatcher
 
 from llm42.protocol.steering import Grammar
-from llm42.sampling.grammar_compiler import Compile, GrammarCompiler, State
+from llm42.sampling.grammar_compiler import Compile, GrammarBusy, GrammarCompiler, State
 
 Tokens = np.ndarray[tuple[int], np.dtype[np.int32]]
 
@@ -66,7 +66,7 @@ class GrammarMasks:
         ``output`` or that the grammar does not permit, or if the output has ended. Rows before the output
         (``first + i < 0``) permit everything.
 
-        Raises ValueError for a grammar that cannot be compiled, and
+        Raises ValueError for a grammar that cannot be compiled or followed, and
         :class:`~llm42.sampling.grammar_compiler.GrammarBusy`.
         """
         rows = torch.zeros(count, self._width, dtype=torch.int32)
@@ -75,11 +75,17 @@ class GrammarMasks:
         if begin >= end:
             return rows
         tokens = np.asarray(output[: end - 1], dtype=np.int32)
-        walk = self._walk(grammar, tokens, begin)
-        for position in range(begin, end):
-            if not walk.advance(tokens[:position]) or walk.matcher.is_terminated():
-                break
-            walk.fill(rows[position - first])
+        try:
+            walk = self._walk(grammar, tokens, begin)
+            for position in range(begin, end):
+                if not walk.advance(tokens[:position]) or walk.matcher.is_terminated():
+                    break
+                walk.fill(rows[position - first])
+        except GrammarBusy:
+            raise
+        except RuntimeError as error:  # xgrammar's: of this grammar, and not of the pass that it is in
+            self._walks.pop(grammar, None)
+            raise ValueError(f"xgrammar has failed: {error}") from None
         return rows
 
     def _walk(self, grammar: Grammar, tokens: Tokens, begin: int) -> "_Walk":

@@ -73,7 +73,7 @@ class ReplayEngine:
         self._observer = observer
         self._counted = (0, 0, 0)
         self._timeout_s = config.timeouts.verify_s
-        self._grammars = Grammars(self._model.prepare, self._timeout_s)
+        self._grammars = Grammars(self._model.prepare, self._timeout_s, config.verifier.max_queued)
         self._next = self._scheduler.plan()
         self._work = asyncio.Event()
         self._answers: dict[Job, asyncio.Future[ReplayReply]] = {}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ _PROVENANCE = ("_name_or_path", "transformers_version")
 # How much is cached, not how it is computed: a page holds the same bits wherever it lies.
 _CACHE_SIZES = ("kv_cache_memory_bytes", "gpu_memory_utilization", "num_gpu_blocks_override")
 # Of a model's directory: what turns a request into tokens, and tokens into text.
-_TEXT_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "chat_templates/*.jinja")
+_TEXT_FILES = (
+    *("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.py"),
+    *("chat_templates/*.jinja", "additional_chat_templates/*.jinja"),
+)
 _GENERATION = "generation_config.json"
 # Subpackages that make a replay. Not all that is in them does: better a new fingerprint too many than one too few.
 _CANONICAL = ("internals", "protocol", "sampling", "verifier")
@@ -139,10 +143,10 @@ def _public(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _argument(argument: str) -> str:
-    path = Path(argument.partition("=")[2] or argument)
-    if path.is_file():
-        return f"{argument} {_file_digest(path)}"
-    return f"{argument} {fingerprint(_text_files(path))}" if path.is_dir() else argument
+    path = argument.partition("=")[2] or argument
+    if os.path.isfile(path):  # pathlib's raises where the value is a whole template, too long for a name
+        return f"{argument} {_file_digest(Path(path))}"
+    return f"{argument} {fingerprint(_text_files(Path(path)))}" if os.path.isdir(path) else argument
 
 
 def _file_digest(path: Path) -> str:

@@ -147,6 +147,7 @@ def test_a_refused_request_fails_alone_and_is_not_repeated(output: Path) -> None
         (Response(b"[]"), "verified"),
         (PlainTextResponse("hello"), "verified"),
         (PlainTextResponse("Path not found", 404), "right address"),
+        (error(404, "Not Found: POST /completions"), "right address"),
         (RedirectResponse("http://127.0.0.1:1/"), "right address"),
         (JSONResponse({"detail": "no"}, 401), "Give the right key"),
         (error(403, "no"), "Give the right key"),

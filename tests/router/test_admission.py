@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from llm42.protocol.selection import EXTRA_ARG, MARGINS
-from llm42.router.admission import EXPECTED, FLAG, STATS, Endpoint, Mode, Refused, admit
+from llm42.router.admission import EXPECTED, FLAG, STATS, Endpoint, Mode, admit
+from llm42.router.refused import Refused
 
 GREEDY: dict[str, Any] = {"model": "m", "prompt": "p", "temperature": 0}
 
@@ -26,6 +27,7 @@ def settle(
         ("off", {"vllm_xargs": {FLAG: 1}}, True),
         ("seeded", {}, False),
         ("seeded", {"seed": 0}, True),
+        ("seeded", {"seed": -1}, False),
         ("seeded", {"seed": 0, FLAG: False}, False),
         ("on", {}, True),
         ("on", {FLAG: False}, False),
@@ -78,6 +80,9 @@ def test_contradicting_flags() -> None:
         ("logprobs", -1),
         ("prompt_logprobs", -1),
         ("thinking_token_budget", 5),
+        ("repetition_penalty", 1e-40),
+        ("repetition_penalty", 1e300),
+        ("repetition_penalty", float("nan")),
         ("repetition_detection", {"max_pattern_size": 3}),
         ("use_beam_search", True),
         ("prompt_embeds", "AAAA"),

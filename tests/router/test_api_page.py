@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llm42.router.admission import FLAG, FREE, FREE_OF, Refused, admit
+from llm42.router.admission import FLAG, FREE, FREE_OF, admit
+from llm42.router.refused import Refused
 
 PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text()
 

@@ -25,7 +25,7 @@ async def test_who_may_pass(flagged: bool, decided: str) -> None:
     core = RouterCore(CONFIG, hub, pool, Metrics())  # type: ignore[arg-type]
     core.structured_outputs = None
     failures: list[HTTPStatus] = []
-    core.fail = lambda request_id, status, message: failures.append(status)
+    core.fail = lambda request_id, status, message, param=None: failures.append(status)
     params = SamplingParams(temperature=0, max_tokens=4, extra_args={FLAG: 1} if flagged else None)
     request = EngineCoreRequest("r", PROMPT, None, params, None, 0.0, None, None, None)
 

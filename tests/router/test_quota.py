@@ -12,12 +12,12 @@ from starlette.types import Receive, Scope, Send
 
 from llm42.config import Quota
 from llm42.metrics.router import Limit
-from llm42.router.admission import Refused
 from llm42.router.answer import ANSWER
 from llm42.router.middleware import DeterminismMiddleware
 from llm42.router.overload import RETRY_AFTER_S
 from llm42.router.quota import OverQuota, Quotas, answers_of
 from llm42.router.receipts import receipts_route
+from llm42.router.refused import Refused
 from llm42.router.verifiers import Unverifiable, VerifierPool
 from tests.test_receipt import receipt
 
@@ -115,7 +115,7 @@ def test_without_keys_all_clients_are_one() -> None:
         ({"prompt": [1, 2, 3]}, (1, "prompt")),
         ({"prompt": ["a", "b"]}, (2, "prompt")),
         ({"prompt": [[1, 2], [3]], "n": 3}, (6, "n")),
-        ({"prompt": [1.0, 2.0]}, (2, "prompt")),
+        ({"prompt": [1.0, 2.0]}, (1, "prompt")),
         ({"n": None}, (1, "prompt")),
         ({"n": 0}, (1, "prompt")),
         ({"n": -3, "prompt": []}, (1, "prompt")),

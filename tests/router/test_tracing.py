@@ -81,7 +81,7 @@ async def answered(
     core = RouterCore(CONFIG, Hub(draft), pool, Metrics())  # type: ignore[arg-type]
     core.tracing, core.structured_outputs = tracing, None
     failures: list[str] = []
-    core.fail = lambda request_id, status, message: failures.append(message)
+    core.fail = lambda request_id, status, message, param=None: failures.append(message)
     params = SamplingParams(temperature=0, max_tokens=LENGTH, extra_args={FLAG: 1})
     request = EngineCoreRequest("r", PROMPT, None, params, None, 0.0, None, None, None)
     ANSWER.set(Answer(trace_headers=trace_headers or {}))

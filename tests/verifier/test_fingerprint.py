@@ -113,6 +113,8 @@ def test_differences_are_named_with_both_values() -> None:
         ("merges.txt", "tokenizer"),
         ("chat_template.jinja", "chat_template"),
         ("chat_templates/tools.jinja", "chat_template"),
+        ("additional_chat_templates/tools.jinja", "tokenizer"),
+        ("tokenization_ours.py", "tokenizer"),
         ("generation_config.json", "generation_config"),
         ("README.md", None),
         ("model.safetensors.index.json", None),
