@@ -129,9 +129,9 @@ class VerifierMetrics:
         for kind, slots in use.slots.items():
             SLOTS.add(slots, kind=kind)
 
-    def on_wait(self, seconds: float, *, audit: bool) -> None:
+    def on_wait(self, seconds: float, *, urgent: bool) -> None:
         WAIT_SECONDS.observe(seconds)
-        if not audit:  # these wait for rows that nobody else wants
+        if urgent:  # the others wait for rows that nobody else wants
             self.demand.on_wait(seconds)
 
     def on_cache(self, hits: int, misses: int, evictions: int) -> None:

@@ -22,7 +22,6 @@ from llm42.plan.verifier import VerifierEngine
 from llm42.protocol import (
     Action,
     Commit,
-    Question,
     ReplayReply,
     Session,
     StartDraft,
@@ -85,7 +84,7 @@ class Router:
 
     def ask(
         self,
-        question: Question,
+        order: Verify,
         canonical: bytes,
         prefer: VerifierEngine | None,
         answer: Callable[[VerifierEngine, ReplayReply], None],
@@ -100,11 +99,11 @@ class Router:
 
         def arrive() -> None:
             try:
-                engine.submit(question, canonical, answered)
+                engine.submit(order, canonical, answered)
             except VerifierBusy:
                 engine.load -= 1
                 self.ledger.turned_away += 1
-                after(self.env, BACKOFF_S, lambda: self.ask(question, canonical, None, answer))
+                after(self.env, BACKOFF_S, lambda: self.ask(order, canonical, None, answer))
 
         after(self.env, self.wire.replay_s / 2, arrive)
 
@@ -158,8 +157,8 @@ class DeterministicRun:
                     self._stop()
                 case StartDraft():
                     self._draft(action)
-                case Verify(call=call, question=question):
-                    self._router.ask(question, self._canonical, self._verifier, partial(self._answered, call))
+                case Verify(call=call):
+                    self._router.ask(action, self._canonical, self._verifier, partial(self._answered, call))
 
     def _answered(self, call: int, engine: VerifierEngine, reply: ReplayReply) -> None:
         self._verifier = engine

@@ -10,7 +10,7 @@ from llm42.plan.fleet import Fleet
 from llm42.plan.ledger import Ledger
 from llm42.plan.page_store import PageStore
 from llm42.plan.step_times import StepTimes
-from llm42.protocol import Question, ReplayReply
+from llm42.protocol import ReplayReply, Verify
 from llm42.verifier.jobs import Job
 from llm42.verifier.pages import PageCache
 from llm42.verifier.passes import Pass, PassOutput, RowOutput
@@ -50,9 +50,10 @@ class VerifierEngine:
         self._work = env.event()
         env.process(self._run_passes())
 
-    def submit(self, question: Question, canonical: bytes, answer: Callable[[ReplayReply], None]) -> None:
+    def submit(self, order: Verify, canonical: bytes, answer: Callable[[ReplayReply], None]) -> None:
         """Raises VerifierBusy if the queue is full."""
-        job = Job(self._shape, question, self._cache.keys(question.tokens), submitted=self._env.now)
+        keys = self._cache.keys(order.question.tokens)
+        job = Job(self._shape, order.question, keys, early=order.early, submitted=self._env.now)
         self._scheduler.submit(job)
         self._asked[job] = _Asked(canonical, answer)
         self._plan()

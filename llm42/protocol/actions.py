@@ -36,6 +36,8 @@ class Verify:
 
     call: int
     question: Question
+    early: bool = False
+    """Nothing waits for it: no window is full yet, and nothing ends."""
 
 
 @dataclass(frozen=True, slots=True)

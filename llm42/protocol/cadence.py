@@ -32,6 +32,7 @@ class VerifyCadence:
         if end < boundary:
             presses = idle and self.doubt is not None and self.doubt.presses(margins, boundary - end)
             return candidates if presses else 0
-        # A busy verifier gets full windows only: what spills over would cost a row now and again later.
+        # What spills over costs a row now and again later: it has to be worth an early one.
         full = self.grid.start(self.grid.complete(end)) - length
-        return candidates if idle else full
+        spill = candidates - full
+        return candidates if idle and self.eager is not None and spill >= self.eager else full

@@ -128,6 +128,8 @@ class ReplayRequest:
     """Cached work is shared among requests of one salt."""
     fresh: bool = False
     """Compute everything anew, in other rows than usual, and leave nothing in the cache: to audit an answer."""
+    early: bool = False
+    """Nothing waits for the answer, which would only be earlier: it shall have the rows that others leave."""
     trace: str | None = None
     """Where in a trace this belongs, as a W3C ``traceparent``; None: nobody wants to know. Not part of the question."""
 

@@ -239,9 +239,11 @@ class Session:
         self._calls += 1
         self.stats.replays += 1
         tokens = pack_tokens([*self._tokens, *self._candidates[:count]])
-        given = length - 1 if self.scored and length == len(self.prompt) else 0
+        first = length == len(self.prompt)
+        given = length - 1 if self.scored and first else 0
         question = Question(tokens, length - 1 - given, self.selection, given, self.top, self.adapter)
-        self._call = Verify(self._calls, question)
+        early = not (settled or first) and length + count < self.cadence.grid.next_boundary(length)
+        self._call = Verify(self._calls, question, early)
         return self._call
 
     def _useful_candidates(self) -> int:

@@ -115,7 +115,9 @@ class DeterministicRequest:
     async def _verify(self, verify: Verify) -> None:
         salt = self._request.cache_salt or ""
         with self._trace.verifying(verify) as trace:
-            request = ReplayRequest(self._request.request_id, verify.question, cache_salt=salt, trace=trace)
+            request = ReplayRequest(
+                self._request.request_id, verify.question, cache_salt=salt, early=verify.early, trace=trace
+            )
             reply = await self._verifiers.replay(request, self._verifier, self._pin, retried=self._trace.retried)
             self._trace.replied(reply)
             self._verifier = reply.replica_id or None

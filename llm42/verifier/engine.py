@@ -36,7 +36,7 @@ class ReplayObserver(Protocol):
     """Hears what happens; pages are counts since the last call, times are seconds."""
 
     def on_pass(self, use: PassUse, seconds: float, parts: list[float]) -> None: ...
-    def on_wait(self, seconds: float, *, audit: bool) -> None: ...
+    def on_wait(self, seconds: float, *, urgent: bool) -> None: ...
     def on_cache(self, hits: int, misses: int, evictions: int) -> None: ...
     def on_audit(self, report: AuditReport) -> None: ...
 
@@ -171,7 +171,9 @@ class ReplayEngine:
             raise ReplayRefused(f"a parameter names a token that is not in [0, {self._model.vocabulary})")
         keys = self._cache.keys(question.tokens, request.cache_salt, question.adapter)
         return Job(
-            self.shape, question, keys, request.fresh, submitted=time.perf_counter(), request_id=request.request_id
+            *(self.shape, question, keys, request.fresh, request.early),
+            submitted=time.perf_counter(),
+            request_id=request.request_id,
         )
 
     @staticmethod
@@ -225,7 +227,7 @@ class ReplayEngine:
             if job.begun:
                 continue
             if self._observer is not None:
-                self._observer.on_wait(now - job.submitted, audit=job.fresh)
+                self._observer.on_wait(now - job.submitted, urgent=not (job.fresh or job.early))
             if job.on_begin is not None:
                 job.on_begin()
         self._scheduler.begin(current)

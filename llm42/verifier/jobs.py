@@ -9,6 +9,9 @@ from llm42.protocol.messages import Question, Scores
 from llm42.verifier.pages import PageTable
 from llm42.verifier.passes import PassShape, RowOutput
 
+PATIENCE = 8
+"""Passes without a row after which an early job is as good as any: its window may be full by now."""
+
 
 @dataclass(slots=True, eq=False)
 class Job:
@@ -24,6 +27,8 @@ class Job:
     """Names of all complete blocks; see :class:`~llm42.verifier.pages.PageCache`."""
     fresh: bool = False
     """Nothing is taken from the cache, and nothing left there."""
+    early: bool = False
+    """Nobody waits for it yet: it has the rows that others leave, until it has been passed over often enough."""
     submitted: float = 0.0
     """Seconds, on the caller's clock."""
     request_id: str = ""
@@ -34,6 +39,8 @@ class Job:
     table: PageTable | None = None
     next_window: int = 0
     """First window not yet given to a pass."""
+    passed: int = 0
+    """Passes that had no row for it while it was :attr:`early`."""
     begun: bool = False
     """Whether a pass has had rows of this job."""
     flying: bool = False
@@ -79,6 +86,11 @@ class Job:
     @property
     def prefilling(self) -> bool:
         return self.next_window < self.first_asked
+
+    @property
+    def yields(self) -> bool:
+        """Whether others' rows go before its own."""
+        return self.fresh or (self.early and self.passed < PATIENCE)
 
     @property
     def scores(self) -> Scores:

@@ -5,12 +5,13 @@ also while a pass runs, and changes nothing but who has been admitted.
 
 Jobs are admitted first come, first served, each with all the pages it will need: a running job never waits
 for memory, so there is no deadlock and nothing to preempt. Decode rows (an answer is wanted) go before
-prefill rows, but never take all of them. Fresh jobs, which audit, take the rows that the others leave.
+prefill rows, but never take all of them. Early jobs, for which nobody waits yet, have the rows that these leave, and
+fresh ones, which audit, what is left then.
 """
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from llm42.protocol.errors import ReplayError, ReplayRefused, VerifierBusy
 from llm42.verifier.jobs import Job
@@ -72,13 +73,14 @@ class Scheduler:
         for job in self._running:
             self._adopt(job)
         rows = self._shape.rows
-        running = sorted(self._running, key=lambda job: job.fresh)  # stable: audits have the rows that others leave
-        decode = _rows(job for job in running if not job.prefilling)
+        running = sorted(self._running, key=lambda job: job.fresh)  # stable: first come, first served
+        decode = _rows(job for job in running if not job.prefilling and not job.yields)
         prefill = _rows(job for job in running if job.prefilling)
+        others = _rows(job for job in running if not job.prefilling and job.yields)
         reserved = self._reserved_for_prefill()
         chosen = list(islice(decode, rows - reserved))
         chosen += islice(prefill, rows - len(chosen))
-        chosen += islice(decode, rows - len(chosen))
+        chosen += islice(chain(decode, others), rows - len(chosen))
         audited = rows > 1 and any(row.job.fresh for row in chosen)
         return Pass(self._shape, chosen, 1 + self._audits % (rows - 1) if audited else 0)
 
@@ -87,6 +89,8 @@ class Scheduler:
         for row in planned.rows:
             row.job.next_window = row.window + 1
             row.job.begun = row.job.flying = True
+        for job in self._running:
+            job.passed += job.early and not job.flying and not job.prefilling
         self._prefill_turn = all(row.asked for row in planned.rows)
         self._audits += planned.first > 0
 

@@ -12,7 +12,7 @@ from llm42.internals.block_pool import PagePool
 from llm42.protocol import Question
 from llm42.protocol.errors import ReplayFailed, ReplayRefused, VerifierBusy
 from llm42.protocol.messages import pack_tokens, unpack_tokens
-from llm42.verifier.jobs import Job
+from llm42.verifier.jobs import PATIENCE, Job
 from llm42.verifier.pages import PageCache
 from llm42.verifier.passes import Pass, PassOutput, PassShape, Row, RowOutput
 from llm42.verifier.scheduler import Scheduler
@@ -92,8 +92,8 @@ class World:
         self.done: list[Job] = []
         self.passes_without_prefill = 0
 
-    def submit(self, tokens: list[int], start: int, fresh: bool = False) -> Job | None:
-        job = Job(self.shape, Question(pack_tokens(tokens), start), self.cache.keys(pack_tokens(tokens)), fresh)
+    def submit(self, tokens: list[int], start: int, fresh: bool = False, early: bool = False) -> Job | None:
+        job = Job(self.shape, Question(pack_tokens(tokens), start), self.cache.keys(pack_tokens(tokens)), fresh, early)
         try:
             self.scheduler.submit(job)
         except ReplayRefused:
@@ -119,11 +119,14 @@ class World:
 
     def _check_order(self, planned: Pass) -> None:
         running = list(self.scheduler._running)
-        decoding = [window for job in running if not job.prefilling for window in job.pending]
+        decoding = [window for job in running if not (job.prefilling or job.yields) for window in job.pending]
         prefilling = [job for job in running if job.prefilling]
-        decode = sum(not row.job.prefilling for row in planned.rows)
-        if len(decoding) + sum(len(job.pending) for job in prefilling) >= self.shape.rows:
+        decode = sum(not (row.job.prefilling or row.job.yields) for row in planned.rows)
+        others = sum(not row.job.prefilling and row.job.yields for row in planned.rows)
+        if sum(len(job.pending) for job in running) >= self.shape.rows:
             assert planned.idle_rows == 0
+        if len(decoding) + sum(len(job.pending) for job in prefilling) >= self.shape.rows:
+            assert others == 0, "what could wait has the row of what cannot"
         if not prefilling or any(row.job.prefilling for row in planned.rows):
             self.passes_without_prefill = 0
         else:
@@ -170,7 +173,7 @@ class World:
 # Few distinct tokens, so that sequences share prefixes and diverge inside blocks.
 sequences = st.lists(st.integers(0, 1), min_size=1, max_size=CONTEXT)
 actions = st.one_of(
-    st.tuples(st.just("submit"), sequences, st.integers(0, CONTEXT), st.booleans()),
+    st.tuples(st.just("submit"), sequences, st.integers(0, CONTEXT), st.booleans(), st.booleans()),
     st.tuples(st.just("cancel"), st.integers(0, 20)),
     st.tuples(st.just("begin")),
     st.tuples(st.just("end"), st.sampled_from([True, True, True, False])),
@@ -184,8 +187,8 @@ def test_every_interleaving(rows: int, windows_per_block: int, pages: int, scrip
     for action, *arguments in script:
         match action:
             case "submit":
-                tokens, start, fresh = arguments
-                world.submit(tokens, start % len(tokens), fresh)
+                tokens, start, fresh, early = arguments
+                world.submit(tokens, start % len(tokens), fresh, early)
             case "cancel":
                 world.cancel(*arguments)
             case "begin":
@@ -293,3 +296,26 @@ def test_nobody_waits_for_a_fresh_job() -> None:
     fresh, small = world.submit([2] * 16, 15, fresh=True), world.submit([3] * 8, 7)
     world.scheduler.plan()
     assert [job is not None and job.table is not None for job in (running, fresh, small)] == [True, False, True]
+
+
+def test_an_early_job_has_what_others_leave_but_not_for_ever() -> None:
+    """The rows are taken by those that somebody waits for, prompts among them; then by it; then by an audit."""
+    world = World(2, 1, 100)
+    audit, early = world.submit([1] * 4, 3, fresh=True), world.submit([2], 0, early=True)
+    world.submit([3] * 10, 9)  # four windows of a prompt, and one that answers
+    world.begin()
+    assert world.flying is not None
+    assert [row.job.question.tokens[0] for row in world.flying.rows] == [3, 3]
+    world.end(ok=True)
+    assert early is not None
+    assert early.passed == 1
+    others = 0
+    while early in world.live:
+        world.submit([4 + others] * 2, 1)
+        world.submit([104 + others] * 2, 1)
+        others += 2
+        world.begin()
+        world.end(ok=True)
+    assert PATIENCE <= early.passed <= PATIENCE + 1
+    assert audit in world.live, "it has no patience: nobody waits for it at all"
+    world.drain()
