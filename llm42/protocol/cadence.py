@@ -26,13 +26,13 @@ class VerifyCadence:
         spare.
         """
         candidates = len(margins)
-        if settled or (idle and self.eager is not None and candidates >= self.eager):
+        if settled:
             return candidates
         end, boundary = length + candidates, self.grid.next_boundary(length)
-        if end < boundary:
-            presses = idle and self.doubt is not None and self.doubt.presses(margins, boundary - end)
-            return candidates if presses else 0
-        # What spills over costs a row now and again later: it has to be worth an early one.
-        full = self.grid.start(self.grid.complete(end)) - length
+        full = max(0, self.grid.start(self.grid.complete(end)) - length)
+        # What does not fill a window costs a row now, and again later.
         spill = candidates - full
-        return candidates if idle and self.eager is not None and spill >= self.eager else full
+        if idle and self.eager is not None and spill >= self.eager:
+            return candidates
+        presses = idle and end < boundary and self.doubt is not None and self.doubt.presses(margins, boundary - end)
+        return candidates if presses else full

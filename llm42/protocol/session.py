@@ -205,11 +205,12 @@ class Session:
         return [action for action in (self._next_draft(), self._next_verify()) if action is not None]
 
     def _room(self) -> int:
-        """Tokens that may follow the candidates; 0 also when a candidate would end the request."""
+        """Candidates that may still follow. The last token of all is the verifier's own, and behind a candidate that
+        would end the request there is none."""
         if self._candidates and self.stop.stops(self._candidates[-1]):
             return 0
         committed = len(self._tokens) - len(self.prompt)
-        return self.stop.max_tokens - committed - len(self._candidates)
+        return self.stop.max_tokens - committed - len(self._candidates) - 1
 
     def _next_draft(self) -> StartDraft | None:
         """Start drafting where no stream does, unless far enough ahead (half, so as not to flutter)."""
@@ -247,8 +248,8 @@ class Session:
         return self._call
 
     def _useful_candidates(self) -> int:
-        """Candidates worth sending: none that nothing may follow, for its successor would not be used."""
-        return len(self._candidates) - (1 if self._candidates and self._room() <= 0 else 0)
+        """Candidates worth sending: not one that would end the request, for its successor would not be used."""
+        return len(self._candidates) - (1 if self._candidates and self.stop.stops(self._candidates[-1]) else 0)
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

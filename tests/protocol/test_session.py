@@ -5,6 +5,7 @@ from typing import TypeVar
 from llm42.protocol import (
     Action,
     Commit,
+    Finish,
     ReplayGrid,
     ReplayReply,
     Scores,
@@ -48,7 +49,7 @@ def begun(first: int = 1, **settings: int) -> tuple[Session, StartDraft]:
 
 def test_start_drafts_and_replays_the_prompt_at_once() -> None:
     actions = session().start()
-    assert of(StartDraft, actions) == StartDraft(1, [9, 9, 9], 100)
+    assert of(StartDraft, actions) == StartDraft(1, [9, 9, 9], 99)
     verify = of(Verify, actions)
     asked = verify.question
     assert (unpack_tokens(asked.tokens), asked.start, asked.count) == ([9, 9, 9], 2, 1)
@@ -84,7 +85,13 @@ def test_an_idle_verifier_is_used_early() -> None:
     it.drafted(draft.stream, [1])
     it.verified(verify.call, reply(verify, [1], idle_rows=3))
     assert it.drafted(draft.stream, [1]) == []
-    assert of(Verify, it.drafted(draft.stream, [1])).question.count == 3
+    verify = of(Verify, it.drafted(draft.stream, [1]))
+    assert (verify.question.count, verify.early) == (3, True)
+    # What fills a window is what a reader waits for. One token more would be a row of its own; two are worth it.
+    for drafted, length in (([1, 1], 8), ([1] * 5, 12), ([1] * 5, 18)):
+        it.drafted(draft.stream, drafted)
+        verify = of(Verify, it.verified(verify.call, reply(verify, [1] * verify.question.count, idle_rows=3)))
+        assert (verify.question.length, verify.early) == (length, False)
 
 
 def test_the_longest_match_commits_and_the_first_difference_rolls_back() -> None:
@@ -96,7 +103,7 @@ def test_the_longest_match_commits_and_the_first_difference_rolls_back() -> None
     assert isinstance(commit, Commit)
     assert commit.scores.tokens == [1, 2, 7]
     assert stop == StopDraft(draft.stream)
-    assert start == StartDraft(draft.stream + 1, [9, 9, 9, 1, 1, 2, 7], 96)
+    assert start == StartDraft(draft.stream + 1, [9, 9, 9, 1, 1, 2, 7], 95)
     assert (it.stats.rollbacks, it.stats.rolled_back, it.stats.accepted) == (1, 4, 2)
 
 
@@ -120,7 +127,7 @@ def test_a_stream_behind_the_committed_end_is_compared_as_it_catches_up() -> Non
     draft, verify = of(StartDraft, actions), of(Verify, actions)
     it.verified(verify.call, reply(verify, [1]))
     actions = it.drafted(draft.stream, [2, 5, 5])
-    assert actions == [StopDraft(1), StartDraft(2, [9, 9, 9, 1], 99)], "it differs: drafting on would be in vain"
+    assert actions == [StopDraft(1), StartDraft(2, [9, 9, 9, 1], 98)], "it differs: drafting on would be in vain"
 
 
 def test_run_ahead_is_bounded_and_resumes_at_half() -> None:
@@ -158,3 +165,22 @@ def test_a_drafter_that_stops_too_early_is_started_again() -> None:
     assert of(Commit, actions).scores.tokens == [5]
     assert of(StartDraft, actions).stream == draft.stream + 1
     assert it.stats.rollbacks == 1
+
+
+def test_the_last_token_is_not_drafted() -> None:
+    """Whatever stands there, it is the verifier's."""
+    it = session(max_tokens=3)
+    actions = it.start()
+    draft, verify = of(StartDraft, actions), of(Verify, actions)
+    assert draft.max_tokens == 2
+    it.drafted(draft.stream, [1, 1], ended=True)
+    verify = of(Verify, it.verified(verify.call, reply(verify, [1])))
+    assert (verify.question.count, verify.early) == (2, False)
+    assert of(Commit, it.verified(verify.call, reply(verify, [1, 7]))).finish is Finish.LENGTH
+
+
+def test_a_single_token_takes_no_draft() -> None:
+    it = session(max_tokens=1)
+    (verify,) = it.start()
+    assert isinstance(verify, Verify)
+    assert of(Commit, it.verified(verify.call, reply(verify, [1]))).finish is Finish.LENGTH
