@@ -92,8 +92,11 @@ class World:
         self.done: list[Job] = []
         self.passes_without_prefill = 0
 
-    def submit(self, tokens: list[int], start: int, fresh: bool = False, early: bool = False) -> Job | None:
-        job = Job(self.shape, Question(pack_tokens(tokens), start), self.cache.keys(pack_tokens(tokens)), fresh, early)
+    def submit(
+        self, tokens: list[int], start: int, fresh: bool = False, early: bool = False, salt: str = ""
+    ) -> Job | None:
+        keys = self.cache.keys(pack_tokens(tokens), salt)
+        job = Job(self.shape, Question(pack_tokens(tokens), start), keys, fresh, early)
         try:
             self.scheduler.submit(job)
         except ReplayRefused:
@@ -319,3 +322,14 @@ def test_an_early_job_has_what_others_leave_but_not_for_ever() -> None:
     assert PATIENCE <= early.passed <= PATIENCE + 1
     assert audit in world.live, "it has no patience: nobody waits for it at all"
     world.drain()
+
+
+def test_requests_of_different_salts_share_no_page() -> None:
+    world = World(2, 1, 100)
+    prompt = list(range(20))
+    hits = []
+    for salt in ("", "mine", "mine", "yours"):
+        world.submit(prompt, 19, salt=salt)
+        world.drain()
+        hits.append(world.scheduler.hits)
+    assert hits == [0, 0, 9, 9], "only the same salt finds what was left"
