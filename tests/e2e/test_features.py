@@ -10,6 +10,7 @@ import jsonschema
 
 from tests.e2e.client import random_prompt
 from tests.e2e.cluster import Cluster
+from tests.events import events
 
 LENGTH = 60
 ENOUGH = 160
@@ -82,9 +83,8 @@ class Asker:
         route, body = FEATURES[name]
         asked = {"model": "tiny", "is_deterministic": True, **body, "stream": True}
         response = await self._http.post(f"{self._url}/{route}", json=asked)
-        lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
         return "".join(
-            choice["text"] for line in lines for choice in json.loads(line)["choices"] if not choice["index"]
+            choice["text"] for event in events(response.text) for choice in event["choices"] if not choice["index"]
         )
 
 

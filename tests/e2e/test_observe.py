@@ -13,7 +13,8 @@ from tests.e2e.client import random_prompt
 from tests.e2e.cluster import Cluster
 from tests.e2e.collector import Collector, collector
 from tests.e2e.conftest import TINY
-from tests.e2e.test_what_an_answer_says import LENGTH, SAMPLED, events, raw
+from tests.e2e.test_what_an_answer_says import LENGTH, SAMPLED, raw
+from tests.events import events
 
 SECRET = "xyzzy plugh"
 SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -48,7 +49,7 @@ def line_of(request_id: str) -> dict[str, str]:
 async def test_stats_of_an_answer(cluster: Cluster, fields: dict[str, Any], tokens: int, stream: bool) -> None:
     response = await raw(cluster, is_deterministic=True, determinism_stats=True, stream=stream, **fields)
     if stream:
-        *others, said = events(response)
+        *others, said = events(response.text)
         assert not any("stats" in event.get("determinism", {}) for event in others)
     else:
         said = response.json()

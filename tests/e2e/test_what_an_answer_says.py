@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from llm42.cli import main
 from tests.e2e.client import Client, digest, random_prompt
 from tests.e2e.cluster import Cluster
+from tests.events import events
 
 PROMPT = random_prompt(77, 40)
 LENGTH = 70
@@ -23,11 +24,6 @@ async def raw(cluster: Cluster, route: str = "completions", **fields: Any) -> ht
     body |= {"prompt": PROMPT} if route == "completions" and "prompt" not in body else {}
     async with httpx.AsyncClient(trust_env=False, timeout=200) as http:
         return await http.post(f"{cluster.url}/v1/{route}", json=body)
-
-
-def events(response: httpx.Response) -> list[dict[str, Any]]:
-    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
-    return [json.loads(line) for line in lines]
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ async def test_streams_say_it_at_their_end(cluster: Cluster, fingerprint: str, r
     prompt = {"messages": [{"role": "user", "content": "hello"}]} if route != "completions" else {"prompt": [1, 2]}
     for flag, usage in ((True, True), (True, False), (False, True), (False, False)):
         fields = {"is_deterministic": flag, "stream": True, "stream_options": {"include_usage": usage}, **prompt}
-        said = events(await raw(cluster, route, temperature=0, **fields))
+        said = events((await raw(cluster, route, temperature=0, **fields)).text)
         assert [event for event in said if "determinism" in event] == said[-1:]
         assert said[-1]["system_fingerprint"] == (fingerprint if flag else None)
         assert said[-1]["determinism"]["verified"] is flag
@@ -116,7 +112,7 @@ async def test_a_receipt_can_be_checked_and_tampering_is_found(
     cluster: Cluster, fingerprint: str, tmp_path: Path, fields: dict[str, Any], stream: bool
 ) -> None:
     response = await raw(cluster, is_deterministic=True, receipt=True, stream=stream, **fields)
-    whole = events(response)[-1] if stream else response.json()
+    whole = events(response.text)[-1] if stream else response.json()
     (receipt,) = whole["determinism"]["receipts"]
     assert receipt["fingerprint"] == fingerprint
     assert (receipt["prompt_token_ids"], len(receipt["token_ids"])) == (PROMPT, LENGTH)
@@ -150,7 +146,7 @@ async def test_a_receipt_ends_where_the_answer_does(cluster: Cluster) -> None:
     word = (await raw(cluster, "../detokenize", prompt=None, tokens=whole["token_ids"][9:10])).json()["prompt"]
     for stream in (False, True):
         response = await raw(cluster, temperature=0, is_deterministic=True, receipt=True, stop=[word], stream=stream)
-        said = events(response)[-1] if stream else response.json()
+        said = events(response.text)[-1] if stream else response.json()
         (receipt,) = said["determinism"]["receipts"]
         assert len(receipt["token_ids"]) == said["usage"]["completion_tokens"] <= 10
         assert receipt["token_ids"] == whole["token_ids"][: len(receipt["token_ids"])]
