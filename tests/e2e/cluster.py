@@ -140,6 +140,12 @@ class Cluster:
             assert time.monotonic() - began < timeout_s, f"still in flight after {timeout_s} s: {state}"
             await asyncio.sleep(0.1)
 
+    async def until_gone(self, deployment: str, pid: int) -> None:
+        """Wait until that process is none of the replicas any more."""
+        async with asyncio.timeout(REPLACED_S):
+            while pid in self.pids(deployment):  # noqa: ASYNC110 - another process's state
+                await asyncio.sleep(0.2)
+
     async def until_replaced(self, deployment: str, dead: int) -> None:
         """Wait until the replica that took the place of process ``dead`` answers."""
         async with asyncio.timeout(REPLACED_S):
