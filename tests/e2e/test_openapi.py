@@ -72,7 +72,7 @@ def test_what_takes_no_body(http: httpx.Client, good: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("path", [*GENERATING, *OTHERS, VERIFY])
 def test_no_generated_request_is_a_500(path: str, document: Any, http: httpx.Client, good: dict[str, Any]) -> None:
-    explore(path, document, http, good[path], examples=15, derandomize=True)
+    explore(path, document, http, good[path], examples=10, derandomize=True)
 
 
 @pytest.mark.slow
