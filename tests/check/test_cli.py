@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from llm42.cli.check import check
 from tests.check.server import Behaviour, serving
+from tests.ports import free_port
 
 APP = typer.Typer()
 APP.command()(check)
@@ -199,13 +199,6 @@ def test_without_logprobs_text_is_compared(behaviour: Behaviour, note: str, argu
     assert found["logprobs_compared"] is False
     assert drifted.exit_code == 1
     assert "character " in drifted.stdout
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def test_an_unreachable_server() -> None:

@@ -19,6 +19,8 @@ import psutil
 import pytest
 from ray.serve.generated import serve_pb2, serve_pb2_grpc
 
+from tests.ports import free_port
+
 UP_S = 240
 DOWN_S = 60
 ROOT = Path(__file__).parents[2]
@@ -37,12 +39,6 @@ def ray_folder() -> Iterator[str]:
     folder = tempfile.mkdtemp(prefix="ray-")
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def launch(folder: Path, ray_folder: str, port: int, *, fail: bool) -> subprocess.Popen[str]:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,8 @@ from ray.serve.context import _get_global_client
 from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.schema import ServeDeploySchema
 
+from tests.ports import free_port
+
 APP = "llm42"
 CALL_S = 60.0
 DEPLOYED_S = 240.0
@@ -27,12 +28,6 @@ REPLACED_S = 120.0
 METRICS_S = 30.0
 RAY_STARTS = 4
 """Ray gives up a start after 30 s, which a busy machine may need."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -144,6 +139,12 @@ class Cluster:
                 return time.monotonic() - began
             assert time.monotonic() - began < timeout_s, f"still in flight after {timeout_s} s: {state}"
             await asyncio.sleep(0.1)
+
+    async def until_gone(self, deployment: str, pid: int) -> None:
+        """Wait until that process is none of the replicas any more."""
+        async with asyncio.timeout(REPLACED_S):
+            while pid in self.pids(deployment):  # noqa: ASYNC110 - another process's state
+                await asyncio.sleep(0.2)
 
     async def until_replaced(self, deployment: str, dead: int) -> None:
         """Wait until the replica that took the place of process ``dead`` answers."""

@@ -1,13 +1,13 @@
-"""One Ray for all end-to-end tests, and on it the application with one of two models."""
+"""The application with one of two models."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from llm42.models import tiny_adapter
 from tests.e2e.client import Client
-from tests.e2e.cluster import Cluster, ray_cluster
+from tests.e2e.cluster import Cluster
 
 TOOLS = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--trust-request-chat-template"]
 # Else a grammar lets a model without sense write spaces for ever.
@@ -38,12 +38,6 @@ def arguments(model: str, kv_mib: int) -> dict[str, Any]:
 # Little KV memory for the test model: what the first requests have not touched would look like a leak later on.
 TINY = arguments("tiny", 32)
 DEMO = arguments("demo", 256)
-
-
-@pytest.fixture(scope="package")
-def ray_and_serve() -> Iterator[Cluster]:
-    with ray_cluster() as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.client import Answer, Client, random_prompt
 from tests.e2e.cluster import CALL_S, Cluster
-from tests.e2e.test_audit import AUDITS, outcomes
+from tests.e2e.test_audit import audits, until_confirmed
 from tests.e2e.test_what_an_answer_says import raw
 
 MODELS = ("tiny", "drawl", "lisp")
@@ -28,7 +28,7 @@ async def test_one_output_each_whatever_the_others_have(cluster: Cluster, client
     questions = [(model, index) for model in MODELS for index in range(len(PROMPTS))]
     found: dict[tuple[str, int], set[Answer]] = {question: set() for question in questions}
     drafted: dict[tuple[str, int], int] = {}
-    before = (await cluster.metrics()).get(AUDITS, 0.0)
+    before = (await audits(cluster)).get("confirmed", 0.0)
 
     async def ask(model: str, index: int, *, stream: bool = False) -> None:
         found[model, index].add(await client.complete(PROMPTS[index], LENGTH, stream=stream, model=model))
@@ -48,8 +48,7 @@ async def test_one_output_each_whatever_the_others_have(cluster: Cluster, client
     assert len({answer.logprobs for (answer,) in found.values()}) == len(found), "each of them is heard"
     # The fast path may drift, but it puts nobody's adapter on another's tokens.
     assert sum(first[question] == drafted[question] for question in questions) > len(questions) * 3 // 4
-    await cluster.until_metric(AUDITS, more_than=before)
-    assert outcomes(await cluster.exposition()) <= {"confirmed", "skipped"}
+    await until_confirmed(cluster, more_than=before)
 
 
 async def test_a_receipt_names_its_adapter(cluster: Cluster) -> None:

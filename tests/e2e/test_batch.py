@@ -17,7 +17,7 @@ from llm42.client import Defaults, Options, Outcome, complete_batch_async
 from tests.e2e.client import random_prompt
 from tests.e2e.cluster import Cluster
 
-COUNT, LENGTH = 12, 40
+COUNT, LENGTH = 9, 40
 RUN_S = 240
 SAMPLED = {"temperature": 0.8, "top_p": 0.95}
 

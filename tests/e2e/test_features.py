@@ -10,6 +10,7 @@ import jsonschema
 
 from tests.e2e.client import random_prompt
 from tests.e2e.cluster import Cluster
+from tests.events import events
 
 LENGTH = 60
 ENOUGH = 160
@@ -35,9 +36,11 @@ COMPLETIONS: dict[str, dict[str, Any]] = {
     "penalties": {**PLAIN, "presence_penalty": 0.7, "frequency_penalty": 0.4, "repetition_penalty": 1.3},
     "sampled penalties": {**PLAIN, **SAMPLED, "frequency_penalty": 1.0},
     "bias": {**PLAIN, "logit_bias": {"300": 40, "301": 39.5}},
+    "bad words": {**PLAIN, "logit_bias": {"300": 40, "301": 39.5}, "bad_words": ["om"]},  # "om" is token 300
     "allowed": {**PLAIN, **SAMPLED, "allowed_token_ids": [500, 700, 900, 1100]},
     "min_tokens": {**PLAIN, "ignore_eos": False, "min_tokens": 30, "stop_token_ids": list(range(3, 4000))},
     "logprobs": {**PLAIN, "logprobs": 5},
+    "cache_salt": {**PLAIN, "cache_salt": "salt"},
     "sampled logprobs": {**PLAIN, **SAMPLED, "logprobs": 3, "n": 2},
     "prompt_logprobs": {**PLAIN, "prompt_logprobs": 2},
     "echo": {**PLAIN, "echo": True, "logprobs": 2},
@@ -53,6 +56,7 @@ CHATS: dict[str, dict[str, Any]] = {
         "response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}},
     },
     "tool": {**CHAT, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "register"}}},
+    "tools": {**CHAT, "max_tokens": LENGTH, "tools": [TOOL], "logprobs": True},
 }
 FEATURES = {
     **{name: ("completions", body) for name, body in COMPLETIONS.items()},
@@ -71,21 +75,36 @@ class Asker:
         asked = {"model": "tiny", "is_deterministic": True, "return_token_ids": True, **body, **changes}
         response = await self._http.post(f"{self._url}/{route}", json=asked)
         assert response.status_code == 200, (name, response.text)
+        assert response.json()["determinism"]["verified"] is asked["is_deterministic"]
         choices: list[dict[str, Any]] = response.json()["choices"]
         for choice in choices:  # a tool call is numbered at random
             for call in (choice.get("message") or {}).get("tool_calls") or []:
                 del call["id"]
         return choices
 
-    async def text(self, name: str) -> str:
-        """Of a streamed completion's first choice."""
+    async def streamed(self, name: str) -> dict[str, Any]:
+        """The first choice, put together from its chunks."""
         route, body = FEATURES[name]
-        asked = {"model": "tiny", "is_deterministic": True, **body, "stream": True}
-        response = await self._http.post(f"{self._url}/{route}", json=asked)
-        lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
-        return "".join(
-            choice["text"] for line in lines for choice in json.loads(line)["choices"] if not choice["index"]
-        )
+        asked = {"model": "tiny", "is_deterministic": True, "return_token_ids": True, **body, "stream": True}
+        chunks = events((await self._http.post(f"{self._url}/{route}", json=asked)).text)
+        assert chunks[-1]["determinism"]["verified"] is True
+        return first_of([choice for chunk in chunks for choice in chunk["choices"] if not choice["index"]])
+
+
+def first_of(pieces: list[dict[str, Any]]) -> dict[str, Any]:
+    """Text, token ids, logprobs and end of a choice, whether it came whole or in ``pieces``."""
+    said = {"text": "", "token_ids": [], "logprobs": [], "finish_reason": None}
+    for piece in pieces:
+        message = piece.get("message") or piece.get("delta") or {}
+        said["text"] += piece.get("text") or message.get("content") or ""
+        said["token_ids"] += piece.get("token_ids") or []
+        told = piece.get("logprobs") or {}
+        if "content" in told:
+            said["logprobs"] += told["content"] or []
+        elif told:
+            said["logprobs"] += zip(told["token_logprobs"], told["top_logprobs"], strict=True)
+        said["finish_reason"] = piece["finish_reason"] or said["finish_reason"]
+    return said
 
 
 async def test_the_same_bits_alone_and_in_a_crowd(cluster: Cluster) -> None:
@@ -95,21 +114,21 @@ async def test_the_same_bits_alone_and_in_a_crowd(cluster: Cluster) -> None:
         noise = [
             asker.ask("plain", prompt=random_prompt(100 + i, 30 + 7 * i), is_deterministic=False) for i in range(8)
         ]
-        crowd = await asyncio.gather(*(asker.ask(name) for _ in range(2) for name in FEATURES), *noise)
-        for index, name in enumerate([*FEATURES, *FEATURES]):
-            assert crowd[index] == alone[name], name
-        streamed = [
-            name for name in COMPLETIONS if name not in ("prompt_logprobs", "echo")
-        ]  # vLLM does not stream these
-        texts = await asyncio.gather(*map(asker.text, streamed))
-        assert texts == [alone[name][0]["text"] for name in streamed]
+        # vLLM does not stream the first two; and calls in streams: test_tool_turns.py.
+        streams = [name for name in FEATURES if name not in ("prompt_logprobs", "echo", "tool")]
+        crowd = await asyncio.gather(*map(asker.ask, FEATURES), *map(asker.streamed, streams), *noise)
+        for name, whole in zip(FEATURES, crowd, strict=False):
+            assert whole == alone[name], name
+        for name, streamed in zip(streams, crowd[len(FEATURES) :], strict=False):
+            assert streamed == first_of(alone[name][:1]), name
 
         # What was asked has its effect, or the above would compare nothing.
         ids = {name: alone[name][0]["token_ids"] for name in COMPLETIONS}
-        assert ids["plain"] == ids["logprobs"] == ids["prompt_logprobs"]
+        assert ids["plain"] == ids["logprobs"] == ids["prompt_logprobs"] == ids["cache_salt"]
         assert len({tuple(ids[name]) for name in ("plain", "penalties", "sampled penalties", "bias", "allowed")}) == 5
         assert set(ids["allowed"]) == {500, 700, 900, 1100}
-        assert set(ids["bias"]) <= {300, 301}
+        assert {300} <= set(ids["bias"]) <= {300, 301}
+        assert set(ids["bad words"]) == {301}
         assert 30 <= len(ids["min_tokens"]) < LENGTH
         assert not set(ids["min_tokens"][:30]) & set(range(3, 4000))
         check_logprobs(alone)

@@ -13,7 +13,8 @@ from tests.e2e.client import random_prompt
 from tests.e2e.cluster import Cluster
 from tests.e2e.collector import Collector, collector
 from tests.e2e.conftest import TINY
-from tests.e2e.test_what_an_answer_says import LENGTH, SAMPLED, events, raw
+from tests.e2e.test_what_an_answer_says import LENGTH, SAMPLED, raw
+from tests.events import events
 
 SECRET = "xyzzy plugh"
 SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -48,7 +49,7 @@ def line_of(request_id: str) -> dict[str, str]:
 async def test_stats_of_an_answer(cluster: Cluster, fields: dict[str, Any], tokens: int, stream: bool) -> None:
     response = await raw(cluster, is_deterministic=True, determinism_stats=True, stream=stream, **fields)
     if stream:
-        *others, said = events(response)
+        *others, said = events(response.text)
         assert not any("stats" in event.get("determinism", {}) for event in others)
     else:
         said = response.json()
@@ -86,20 +87,14 @@ async def test_the_line_of_a_request(cluster: Cluster, deterministic: bool) -> N
         assert not {"fingerprint", "verifiers", "committed"} & line.keys()
 
 
-async def test_a_client_finds_its_own_id_and_nobody_its_words(cluster: Cluster) -> None:
-    body = {"model": "tiny", "prompt": SECRET, "max_tokens": 40, "temperature": 0, "is_deterministic": True}
+async def test_a_client_finds_its_own_id(cluster: Cluster) -> None:
+    """And nobody its words: test_privacy.py."""
+    body = {"model": "tiny", "prompt": SECRET, "max_tokens": 4, "temperature": 0, "is_deterministic": True}
     async with httpx.AsyncClient(trust_env=False, timeout=200) as http:
         headers = {"X-Request-Id": "of-the-client"}
-        said = (await http.post(f"{cluster.url}/v1/completions", json={**body, "stop": ["a"]}, headers=headers)).json()
-        refused = await http.post(f"{cluster.url}/v1/completions", json={**body, "suffix": SECRET})
-        malformed = await http.post(f"{cluster.url}/v1/completions", json={**body, "max_tokens": SECRET})
-    assert (refused.status_code, malformed.status_code) == (400, 400)
+        said = (await http.post(f"{cluster.url}/v1/completions", json=body, headers=headers)).json()
     assert said["id"] == "cmpl-of-the-client"
-    assert line_of("of-the-client")["outcome"] in ("finished", "stopped")
-    files = [file for file in Path(get_serve_logs_dir()).parent.rglob("*") if file.is_file()]
-    logs = {file.name: file.read_text(errors="replace") for file in files}
-    assert sum("of-the-client" in log for log in logs.values()) > 0
-    assert not [name for name, log in logs.items() if SECRET in log]
+    assert line_of("of-the-client")["outcome"] == "finished"
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from tests.e2e.conftest import TINY
 
 CONTEXT = TINY["max_model_len"]
 COUNTS = (1, 2, 31, 32, 33, 64, 65)
+EOS = 2
+"""The test model's end of sequence; it never comes by itself."""
 
 
 async def both(client: Client, prompt: list[int], max_tokens: int, **fields: object) -> Answer:
@@ -20,7 +22,7 @@ async def both(client: Client, prompt: list[int], max_tokens: int, **fields: obj
     return whole
 
 
-@pytest.mark.parametrize("length", [1, 31, 32, 33, 64])
+@pytest.mark.parametrize("length", [1, 31, 32, 33])
 async def test_stop_at_max_tokens_around_window_boundaries(client: Client, length: int) -> None:
     prompt = random_prompt(8, length)
     longest = await client.complete(prompt, max(COUNTS))
@@ -39,6 +41,19 @@ async def test_stop_at_the_end_of_the_context(client: Client, length: int) -> No
     answer = await both(client, random_prompt(9, length), CONTEXT - length)
     assert (len(answer.token_ids), answer.finish_reason) == (CONTEXT - length, "length")
     assert answer.usage == (length, CONTEXT - length)
+
+
+async def test_stop_at_the_end_of_the_sequence(client: Client) -> None:
+    """Its token is part of the answer, and counts only where the client does not ignore it."""
+    prompt = random_prompt(11, 25)
+    likely = {"logit_bias": {str(EOS): 90.0}, "min_tokens": 9}
+    answer = await both(client, prompt, 40, ignore_eos=False, **likely)
+    assert (len(answer.token_ids), answer.token_ids[-1]) == (10, EOS)
+    assert EOS not in answer.token_ids[:-1]
+    assert (answer.finish_reason, answer.stop_reason, answer.usage) == ("stop", None, (25, 10))
+    longer = await both(client, prompt, 40, ignore_eos=True, **likely)
+    assert longer.token_ids[:10] == answer.token_ids
+    assert (len(longer.token_ids), longer.finish_reason) == (40, "length")
 
 
 async def test_stop_at_a_token_id(client: Client) -> None:

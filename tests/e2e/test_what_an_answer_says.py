@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from llm42.cli import main
 from tests.e2e.client import Client, digest, random_prompt
 from tests.e2e.cluster import Cluster
+from tests.events import events
 
 PROMPT = random_prompt(77, 40)
 LENGTH = 70
@@ -23,11 +24,6 @@ async def raw(cluster: Cluster, route: str = "completions", **fields: Any) -> ht
     body |= {"prompt": PROMPT} if route == "completions" and "prompt" not in body else {}
     async with httpx.AsyncClient(trust_env=False, timeout=200) as http:
         return await http.post(f"{cluster.url}/v1/{route}", json=body)
-
-
-def events(response: httpx.Response) -> list[dict[str, Any]]:
-    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
-    return [json.loads(line) for line in lines]
 
 
 @pytest.fixture
@@ -52,7 +48,7 @@ async def test_streams_say_it_at_their_end(cluster: Cluster, fingerprint: str, r
     prompt = {"messages": [{"role": "user", "content": "hello"}]} if route != "completions" else {"prompt": [1, 2]}
     for flag, usage in ((True, True), (True, False), (False, True), (False, False)):
         fields = {"is_deterministic": flag, "stream": True, "stream_options": {"include_usage": usage}, **prompt}
-        said = events(await raw(cluster, route, temperature=0, **fields))
+        said = events((await raw(cluster, route, temperature=0, **fields)).text)
         assert [event for event in said if "determinism" in event] == said[-1:]
         assert said[-1]["system_fingerprint"] == (fingerprint if flag else None)
         assert said[-1]["determinism"]["verified"] is flag
@@ -73,26 +69,21 @@ async def test_the_prompts_are_told_by_their_digests(cluster: Cluster) -> None:
 
 
 async def test_an_expected_fingerprint_is_kept_or_refused(cluster: Cluster, fingerprint: str, client: Client) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "prompt": PROMPT, "max_tokens": 4, "temperature": 0}
     expected = {"extra_body": {"is_deterministic": True, "expected_fingerprint": fingerprint}}
-    kept = await client.openai.completions.create(model="tiny", prompt=PROMPT, max_tokens=4, temperature=0, **expected)
+    kept = await client.openai.completions.create(**asked, **expected)
     assert kept.system_fingerprint == fingerprint
     expected["extra_body"]["expected_fingerprint"] = "f" * 64
-    with pytest.raises(openai.APIStatusError) as refused:
-        await client.openai.completions.create(model="tiny", prompt=PROMPT, max_tokens=4, temperature=0, **expected)
-    assert refused.value.status_code == 412
-    assert isinstance(refused.value.body, dict)
-    assert refused.value.body["param"] == "expected_fingerprint"
-    assert fingerprint in refused.value.message
-
-
-async def test_a_drawn_seed_is_told_and_brings_the_answer_back(cluster: Cluster) -> None:
-    first, second = [(await raw(cluster, is_deterministic=True, **SAMPLED)).json() for _ in range(2)]
-    assert first["determinism"]["seed"] != second["determinism"]["seed"]
-    assert first["choices"][0]["token_ids"] != second["choices"][0]["token_ids"]
-    seed = first["determinism"]["seed"]
-    again = (await raw(cluster, is_deterministic=True, seed=seed, **SAMPLED)).json()
-    assert again["choices"][0]["token_ids"] == first["choices"][0]["token_ids"]
-    assert again["determinism"] == first["determinism"]
+    for stream in (False, True):  # before the first byte of a stream
+        with pytest.raises(openai.APIStatusError) as refused:
+            await client.openai.completions.create(**asked, stream=stream, **expected)
+        assert refused.value.status_code == 412
+        assert isinstance(refused.value.body, dict)
+        assert refused.value.body["param"] == "expected_fingerprint"
+        assert fingerprint in refused.value.message
+    ordinary = {"extra_body": {"is_deterministic": False, "expected_fingerprint": fingerprint}}
+    with pytest.raises(openai.BadRequestError):
+        await client.openai.completions.create(**asked, **ordinary)
 
 
 async def test_n_choices_are_n_requests(cluster: Cluster) -> None:
@@ -116,7 +107,7 @@ async def test_a_receipt_can_be_checked_and_tampering_is_found(
     cluster: Cluster, fingerprint: str, tmp_path: Path, fields: dict[str, Any], stream: bool
 ) -> None:
     response = await raw(cluster, is_deterministic=True, receipt=True, stream=stream, **fields)
-    whole = events(response)[-1] if stream else response.json()
+    whole = events(response.text)[-1] if stream else response.json()
     (receipt,) = whole["determinism"]["receipts"]
     assert receipt["fingerprint"] == fingerprint
     assert (receipt["prompt_token_ids"], len(receipt["token_ids"])) == (PROMPT, LENGTH)
@@ -150,7 +141,7 @@ async def test_a_receipt_ends_where_the_answer_does(cluster: Cluster) -> None:
     word = (await raw(cluster, "../detokenize", prompt=None, tokens=whole["token_ids"][9:10])).json()["prompt"]
     for stream in (False, True):
         response = await raw(cluster, temperature=0, is_deterministic=True, receipt=True, stop=[word], stream=stream)
-        said = events(response)[-1] if stream else response.json()
+        said = events(response.text)[-1] if stream else response.json()
         (receipt,) = said["determinism"]["receipts"]
         assert len(receipt["token_ids"]) == said["usage"]["completion_tokens"] <= 10
         assert receipt["token_ids"] == whole["token_ids"][: len(receipt["token_ids"])]
@@ -164,22 +155,32 @@ async def test_several_prompts_have_a_receipt_each(cluster: Cluster) -> None:
     assert [receipt["token_ids"] for receipt in receipts] == [choice["token_ids"] for choice in said["choices"]]
 
 
-@pytest.mark.parametrize(
-    ("receipt", "param"),
-    [({"version": 1}, "fingerprint"), ({"window_size": "x"}, "window_size"), ({"token_ids": [-1]}, None)],
-)
-async def test_what_is_no_receipt(cluster: Cluster, receipt: dict[str, Any], param: str | None) -> None:
+async def short_receipt(cluster: Cluster) -> dict[str, Any]:
+    said = (await raw(cluster, temperature=0, max_tokens=4, is_deterministic=True, receipt=True)).json()
+    (receipt,) = said["determinism"]["receipts"]
+    return dict(receipt)
+
+
+async def test_what_is_no_receipt(cluster: Cluster) -> None:
+    receipt = await short_receipt(cluster)
     async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
-        response = await http.post(f"{cluster.url}/v1/receipts/verify", json=receipt)
-    assert response.status_code == 400
-    assert "not a receipt" in response.json()["error"]["message"]
-    assert param is None or response.json()["error"]["param"] is not None
+        for document, param in (
+            ({"version": 1}, "fingerprint"),
+            ({**receipt, "version": 2}, "version"),
+            ({**receipt, "window_size": "x"}, "window_size"),
+            ({**receipt, "token_ids": []}, "token_ids"),
+            ({**receipt, "token_ids": [-1]}, None),  # what no single field is to blame for
+            ({**receipt, "windows": []}, None),
+        ):
+            response = await http.post(f"{cluster.url}/v1/receipts/verify", json=document)
+            assert response.status_code == 400
+            error = response.json()["error"]
+            assert "not a receipt" in error["message"]
+            assert error["param"] == param, document
 
 
 async def test_a_receipt_that_no_pass_could_carry_harms_nobody(cluster: Cluster) -> None:
-    (receipt,) = (await raw(cluster, temperature=0, is_deterministic=True, receipt=True)).json()["determinism"][
-        "receipts"
-    ]
+    receipt = await short_receipt(cluster)
     plain = [len(PROMPT), 0.0, 0.0, 1.0, [], 0, [], [], None, None]
     async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
         for place, value in (

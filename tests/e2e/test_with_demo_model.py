@@ -15,7 +15,7 @@ STORIES = [
 STORY_TOKENS = 40
 ROLLBACKS = "ray_llm42_rollbacks_total"
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 async def test_chat_ends_by_itself(demo: Client) -> None:
@@ -31,7 +31,6 @@ async def test_chat_ends_by_itself(demo: Client) -> None:
     assert longer.finish_reason == "length"
 
 
-@pytest.mark.slow
 async def test_load(demo_cluster: Cluster, demo: Client) -> None:
     before = (await demo_cluster.metrics()).get(ROLLBACKS, 0.0)
     alone = [await demo.chat(story, STORY_TOKENS) for story in STORIES]
@@ -57,7 +56,6 @@ async def test_turns_of_a_conversation(demo: Client) -> None:
         assert rest.logprobs == full.logprobs[4 * cut :]
 
 
-@pytest.mark.slow
 async def test_stop_strings_across_commits(demo: Client) -> None:
     """A stop string ends the text wherever it lies among tokens, windows and commits."""
     prompt = "Once upon a time, in a small village by the sea,"

@@ -1,7 +1,5 @@
-"""One tiny model and one local Serve instance for all tests of the fast path."""
+"""The configuration of the fast path, and its environment in this process."""
 
-import os
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +10,7 @@ from llm42.models import tiny_model
 
 ENGINE = {"kv_cache_memory_bytes": 256 << 20, "max_num_seqs": 16}
 MAX_MODEL_LEN = 512
-CONTROL_S = 5.0
+CONTROL_S = 3.0
 
 
 @pytest.fixture(scope="session")
@@ -35,27 +33,8 @@ def environment(config: Config) -> Iterator[None]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
-        "RAY_worker_niceness": "0",  # by default replicas yield to everything else on a busy machine
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (fastpath_env(config) | local).items():
             patch.setenv(name, value)
         yield
-
-
-@pytest.fixture(scope="package")
-def http_port(environment: None) -> Iterator[int]:
-    """A local Ray with Serve on it; the port of its HTTP proxy on 127.0.0.1."""
-    import ray
-    from ray import serve
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    logs = bool(os.environ.get("LLM42_TEST_LOGS"))
-    # A cluster of our own, whatever else runs on this machine.
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=logs)
-    serve.start(http_options={"host": "127.0.0.1", "port": port})
-    yield port
-    serve.shutdown()
-    ray.shutdown()

@@ -13,6 +13,7 @@ import pytest
 from llm42.config import Config
 from llm42.fastpath.errors import NoReplica, StreamEnded, UnknownStream, WrongReplica
 from llm42.fastpath.messages import Hello
+from tests.e2e.cluster import Cluster
 from tests.fastpath.app import GRACE_S, POOL, Job, Result, ingress, pool
 from tests.fastpath.conftest import CONTROL_S
 from tests.fastpath.engine_requests import greedy, prompt
@@ -82,14 +83,16 @@ class App:
 
 
 @pytest.fixture(scope="module")
-def app(http_port: int, config: Config) -> Iterator[App]:
+def app(ray_and_serve: Cluster, config: Config) -> Iterator[App]:
     from ray import serve
 
+    ray_and_serve.clear()
     serve.run(pool(config, replicas=2), name=POOL, route_prefix=None)
     handle = serve.run(ingress(config), name="fastpath-test", route_prefix="/test")
     fast_path = serve.get_deployment_handle("FastPath", POOL)
-    yield App(handle, fast_path, f"http://127.0.0.1:{http_port}/test")
+    yield App(handle, fast_path, f"{ray_and_serve.url}/test")
     serve.delete("fastpath-test")
+    serve.delete(POOL)
 
 
 @pytest.fixture(autouse=True)

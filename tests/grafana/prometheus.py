@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.e2e.cluster import free_port
+from tests.ports import free_port
 
 BINARY = shutil.which("prometheus")
 SCRAPE_S = 2

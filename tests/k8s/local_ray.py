@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import httpx
 
 from llm42.cli.processes import Job
 from tests.k8s.overlay import ROOT, Object, Overlay
+from tests.ports import free_port
 
 NETWORK = "127.0.0."
 """Of the loopback interface: a node has an address of its own, as a pod has. Not 127.0.0.1, which Ray would replace by
@@ -28,13 +28,6 @@ TRIES = 3
 CONNECT_S = 120.0
 STOP_S = 20.0
 POLL_S = 0.5
-
-
-def free_port() -> int:
-    """On all addresses."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

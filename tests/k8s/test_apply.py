@@ -5,8 +5,9 @@ from copy import deepcopy
 import httpx
 import pytest
 
-from tests.k8s.local_ray import free_port, local_ray, until
+from tests.k8s.local_ray import local_ray, until
 from tests.k8s.overlay import Object, render
+from tests.ports import free_port
 
 BUILT_S = 240.0
 SERVING_S = 360.0

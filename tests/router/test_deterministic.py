@@ -53,10 +53,13 @@ class Verifiers:
     def __init__(self, *faults: Any) -> None:
         self.faults = list(faults)
         self.fingerprints: set[str | None] = set()
+        self.calls: list[asyncio.Task[ReplayReply]] = []
         self.replay = self
 
     def remote(self, request: ReplayRequest, *, replica_id: str | None, avoid: object) -> Awaitable[ReplayReply]:
-        return self._answer(request)
+        call = asyncio.create_task(self._answer(request))
+        self.calls.append(call)
+        return call
 
     async def _answer(self, request: ReplayRequest) -> ReplayReply:
         self.fingerprints.add(request.fingerprint)
@@ -240,25 +243,30 @@ async def test_what_cannot_be_verified_fails_clearly(faults: list[Any], error: t
     assert not hub.running
 
 
-async def test_a_silent_drafter_is_given_up() -> None:
-    class Silent(Hub):
-        async def _play(self, *_: Any) -> None:
-            await asyncio.sleep(60)
+class Silent(Hub):
+    async def _play(self, *_: Any) -> None:
+        await asyncio.sleep(60)
 
+
+async def test_a_silent_drafter_is_given_up() -> None:
     assert (await outcome(Silent(canonical_token), Verifiers()))[0] == canonical_output(PROMPT, STOP)
 
 
 async def test_disconnect_stops_everything() -> None:
-    hub = Hub(canonical_token)
-    runner, commits = driver(hub, Verifiers(5.0))
+    hub, verifiers = Silent(canonical_token), Verifiers(5.0)
+    runner, commits = driver(hub, verifiers)
     task = asyncio.create_task(runner.run())
     await asyncio.sleep(0.05)
-    assert hub.running or not commits
+    (draft,), (call,) = hub.running.values(), verifiers.calls
+    assert not draft.done()
+    assert not call.done()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     await asyncio.sleep(0)
     assert not hub.running
+    assert draft.cancelled()
+    assert call.cancelled()
     assert commits == []
 
 

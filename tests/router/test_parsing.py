@@ -18,6 +18,7 @@ from llm42.internals.core_client import TextCore, commit_output
 from llm42.internals.frontend import make_frontend
 from llm42.internals.separate_outputs import keep_apart
 from llm42.protocol import Commit, Finish, Scores
+from tests.events import events
 
 ARGUMENTS = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"]
 CHUNKINGS = 12
@@ -120,8 +121,7 @@ async def messages(core: Speaker, tiny_path: str) -> dict[str, list[dict[str, An
                 for sizes in chunkings(len(core.tokens)):
                     core.sizes = sizes
                     response = await client.post("/v1/chat/completions", json={**asked, "stream": True})
-                    lines = [line.removeprefix("data: ") for line in response.text.splitlines()]
-                    said = message([json.loads(line) for line in lines if line.startswith("{")])
+                    said = message(events(response.text))
                     if said not in found[name]:
                         found[name].append(said)
     finally:

@@ -7,10 +7,10 @@ import pytest
 
 from tests.e2e.client import Answer
 from tests.e2e.cluster import Cluster
-from tests.e2e.conftest import cluster, ray_and_serve
+from tests.e2e.conftest import cluster
 from tests.scenarios.ask import Request, Side, Sides
 
-__all__ = ["cluster", "ray_and_serve"]
+__all__ = ["cluster"]
 
 Ask = Callable[[Cluster], AbstractAsyncContextManager[Sides]]
 

@@ -44,13 +44,12 @@ async def test_first_request_differs_from_repeats(sides: Sides) -> None:
 
 
 async def test_answer_varies_with_prefix_cache(sides: Sides) -> None:
-    """vllm#23138, vllm#54490, sglang#34683: hits of several depths, in a prompt that others have begun."""
+    """vllm#23138, vllm#54490, sglang#34683: hits of several depths, in a prompt that others have begun.
+
+    And the logprobs of an answer, against those after the same tokens as a prompt; seeded choices too. Cuts beside
+    window boundaries: tests/e2e/test_turns.py.
+    """
     await sides.contrast([request(110, 300), request(111, 140), request(112, 33)], turns, control="bits")
-
-
-async def test_decode_logprobs_differ_from_prefill_logprobs(sides: Sides) -> None:
-    """The logprobs of an answer, against those after the same tokens as a prompt; seeded choices too."""
-    await sides.contrast([request(104, 90), request(106, 150), request(121, 64)], turns, control="bits")
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.client import random_prompt
+from tests.e2e.cluster import Cluster
 from tests.scenarios.ask import Request, Sides, request
 from tests.scenarios.conditions import among, copies, fresh_prompt, repeated, together
 
@@ -17,6 +18,7 @@ GREEDY = [request(*which) for which in ((2, 150), (20, 150), (16, 150), (0, 250)
 """Long enough for the split to show, and among the random prompts some that it soon leads astray."""
 SEEDED = [request(*which) for which in ((1, 150), (3, 33), (5, 250), (7, 180))]
 REQUESTS = [*GREEDY[1::2], *SEEDED]
+ROLLBACKS = "ray_llm42_rollbacks_total"
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -48,9 +50,14 @@ async def test_logprobs_differ_between_batch_sizes(sides: Sides, size: int) -> N
     await sides.contrast(REQUESTS, together(size), control="bits")
 
 
-async def test_a_burst_flips_greedy_tokens(sides: Sides) -> None:
-    """vllm#47069: under a burst, greedy tokens are others than on a quiet server."""
+async def test_a_burst_flips_greedy_tokens(cluster: Cluster, sides: Sides) -> None:
+    """vllm#47069: under a burst, greedy tokens are others than on a quiet server.
+
+    So were the drafts of the deterministic ones: without the verifier, clients would have seen it.
+    """
+    before = (await cluster.metrics()).get(ROLLBACKS, 0.0)
     await sides.contrast(GREEDY, together(len(GREEDY), stream=True), control="tokens")
+    print(f"rollbacks: {await cluster.until_metric(ROLLBACKS, more_than=before) - before:.0f}")
 
 
 async def test_an_unrelated_prefill_changes_the_answer(sides: Sides) -> None:

@@ -50,11 +50,13 @@ async def test_requests_without_a_seed_are_all_alike(sides: Sides) -> None:
     assert len({answer.token_ids for [answer], _ in drawn}) == 3
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_n_answers_share_one_seed(sides: Sides, stream: bool) -> None:
-    """vllm#11204: what n answers are drawn from. Here choice i is the answer to n = 1 with seed + i."""
+async def test_n_answers_share_one_seed(sides: Sides) -> None:
+    """vllm#11204: what n answers are drawn from. Here choice i is the answer to n = 1 with seed + i.
+
+    Streamed; a whole one: tests/e2e/test_what_an_answer_says.py.
+    """
     side, n = sides.deterministic, 3
-    choices, _ = await side.send(COMPLETION, stream=stream, **COMPLETION.fields, n=n)
+    choices, _ = await side.send(COMPLETION, stream=True, **COMPLETION.fields, n=n)
     singles = [await side.alone(dataclasses.replace(COMPLETION, seed=4 + index)) for index in range(n)]
     assert [dataclasses.replace(choice, usage=None) for choice in choices] == [
         dataclasses.replace(single, usage=None) for single in singles
