@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 from llm42.protocol.grid import ReplayGrid
-from llm42.protocol.messages import ReplayReply, pack_tokens
+from llm42.protocol.messages import WORD, ReplayReply, pack_tokens
 from llm42.protocol.selection import Selection
 
 Tokens = Annotated[list[int], Field(min_length=1, max_length=1 << 20), FailFast()]
@@ -139,5 +139,5 @@ def _links(root: bytes, prompt: int, spans: Iterable[range], tokens: Sequence[in
     link = root
     for positions in spans:
         first, end = positions.start - prompt, positions.stop - prompt
-        link = hashlib.sha256(link + pack_tokens(tokens[first:end]) + logprobs[4 * first : 4 * end]).digest()
+        link = hashlib.sha256(link + pack_tokens(tokens[first:end]) + logprobs[WORD * first : WORD * end]).digest()
         yield base64.b64encode(link).decode()

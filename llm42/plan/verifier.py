@@ -11,6 +11,7 @@ from llm42.plan.ledger import Ledger
 from llm42.plan.page_store import PageStore
 from llm42.plan.step_times import StepTimes
 from llm42.protocol import ReplayReply, Verify
+from llm42.protocol.messages import WORD
 from llm42.verifier.jobs import Job
 from llm42.verifier.pages import PageCache
 from llm42.verifier.passes import Pass, PassOutput, RowOutput
@@ -18,7 +19,6 @@ from llm42.verifier.scheduler import Scheduler
 from llm42.verifier.usage import use_of
 
 FINGERPRINT = "plan"
-_WORD = 4  # bytes of an int32 or an fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class VerifierEngine:
         return PassOutput([self._row(self._asked[row.job].canonical, row.window) for row in current.rows if row.asked])
 
     def _row(self, canonical: bytes, window: int) -> RowOutput:
-        wide = self._shape.window * _WORD
-        start = window * wide + _WORD
+        wide = self._shape.window * WORD
+        start = window * wide + WORD
         tokens = canonical[start : start + wide].ljust(wide, b"\0")
         return RowOutput(tokens, bytes(wide), bytes(wide), b"\1" * self._shape.window, b"", b"")

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from llm42.protocol.selection import GREEDY, Selection
 
 TOKEN_TYPECODE = "i"  # int32, native order: what the verifier hands to the model
-_WORD = array(TOKEN_TYPECODE).itemsize  # bytes of an int32 or an fp32
+WORD = array(TOKEN_TYPECODE).itemsize
+"""Bytes of an int32 or an fp32, of which all that is packed is made."""
 
 
 def pack_tokens(tokens: Iterable[int]) -> bytes:
@@ -56,7 +57,7 @@ class Question:
     @property
     def length(self) -> int:
         """n."""
-        return len(self.tokens) // _WORD
+        return len(self.tokens) // WORD
 
     @property
     def count(self) -> int:
@@ -92,7 +93,7 @@ class Scores:
     def __getitem__(self, part: slice) -> "Scores":
         """Consecutive ones of these; ``part`` has no step."""
         first, end, _ = part.indices(len(self))
-        one, wide = slice(_WORD * first, _WORD * end), slice(_WORD * first * self.top, _WORD * end * self.top)
+        one, wide = slice(WORD * first, WORD * end), slice(WORD * first * self.top, WORD * end * self.top)
         return Scores(
             self.tokens[part],
             self.logprobs[one],
@@ -105,7 +106,7 @@ class Scores:
     @property
     def complete(self) -> bool:
         """Whether every token has all of it."""
-        one = _WORD * len(self)
+        one = WORD * len(self)
         return (
             len(self.ranks) == len(self)
             and len(self.logprobs) == one

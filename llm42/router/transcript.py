@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from llm42.protocol import Commit, Question, ReplayRequest, Selection, pack_tokens
+from llm42.protocol.messages import WORD
 from llm42.receipt import Receipt, issue
 
 
@@ -24,7 +25,7 @@ class Transcript:
 
     def receipt(self, fingerprint: str, count: int) -> Receipt:
         """For the first ``count`` tokens: of what follows a stop string, the client sees nothing."""
-        tokens, logprobs = self.tokens[:count], bytes(self.logprobs[: 4 * count])
+        tokens, logprobs = self.tokens[:count], bytes(self.logprobs[: WORD * count])
         return issue(fingerprint, self.window_size, self.selection, self.prompt, tokens, logprobs, self.adapter)
 
     def question(self, fingerprint: str | None) -> ReplayRequest:

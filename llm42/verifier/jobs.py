@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from llm42.protocol.errors import ReplayError, ReplayImpossible
-from llm42.protocol.messages import Question, Scores
+from llm42.protocol.messages import WORD, Question, Scores
 from llm42.verifier.pages import PageTable
 from llm42.verifier.passes import PassShape, RowOutput
 
@@ -112,7 +112,7 @@ class Job:
         valid = row.valid[slots]
         self._ended = 0 in valid
         slots = slice(slots.start, slots.start + (valid.index(0) if self._ended else len(valid)))
-        words = slice(4 * slots.start, 4 * slots.stop)
+        words = slice(WORD * slots.start, WORD * slots.stop)
         self._tokens.frombytes(row.tokens[words])
         self._logprobs += row.logprobs[words]
         self._ranks.frombytes(row.ranks[words])

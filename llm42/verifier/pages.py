@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
-from llm42.protocol.messages import TOKEN_TYPECODE
-
-_TOKEN_BYTES = array(TOKEN_TYPECODE).itemsize
+from llm42.protocol.messages import WORD
 
 
 class Pool(Protocol):
@@ -48,7 +46,7 @@ class PageCache:
 
     def __init__(self, pool: Pool, block_size: int, fingerprint: str) -> None:
         self._pool = pool
-        self._block_bytes = block_size * _TOKEN_BYTES
+        self._block_bytes = block_size * WORD
         self._root = hashlib.sha256(fingerprint.encode()).digest()
 
     @property

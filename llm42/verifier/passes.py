@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llm42.protocol.errors import ReplayError
+from llm42.protocol.messages import WORD
 
 if TYPE_CHECKING:
     from llm42.verifier.jobs import Job
-
-_INT = 4  # bytes of an int32 or an fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +115,13 @@ class Pass:
 
 def _encode(shape: PassShape, rows: Sequence[Row], first: int) -> PassInput:
     """Padding is token 0 at position 0 on block 0, vLLM's null block, without an adapter: nobody reads it."""
-    width = _INT * shape.window
+    width = WORD * shape.window
     tokens = bytearray(width * shape.rows)
     if first:
         tokens[:] = rows[0].job.question.tokens[:width].ljust(width, b"\0") * shape.rows
     places = [(first + number) % shape.rows for number in range(len(rows))]
-    starts = array("i", bytes(_INT * shape.rows))
-    tables = array("i", bytes(_INT * shape.rows * shape.blocks))
+    starts = array("i", bytes(WORD * shape.rows))
+    tables = array("i", bytes(WORD * shape.rows * shape.blocks))
     adapters = [""] * shape.rows
     for index, row in zip(places, rows, strict=True):
         adapters[index] = row.job.question.adapter
@@ -130,7 +129,7 @@ def _encode(shape: PassShape, rows: Sequence[Row], first: int) -> PassInput:
         # vLLM's rotary kernel reads past its table in silence.
         assert end <= shape.context, f"window {row.window} lies past the context of {shape.context} tokens"
         assert row.job.table is not None
-        known = row.job.question.tokens[_INT * start : _INT * end]
+        known = row.job.question.tokens[WORD * start : WORD * end]
         tokens[width * index : width * (index + 1)] = known.ljust(width, b"\0")
         starts[index] = start
         ids = row.job.table.ids[: -(-end // shape.block)]
@@ -146,6 +145,6 @@ def _order(row: Row, window: int) -> list[Any]:
     question = row.job.question
     start, end = row.window * window, (row.window + 1) * window
     last = min(end, question.start + question.given)
-    scored = question.tokens[_INT * (start + 1) : _INT * (last + 1)] if question.given else b""
-    history = question.tokens[: _INT * end] if question.selection.steering is not None else b""
+    scored = question.tokens[WORD * (start + 1) : WORD * (last + 1)] if question.given else b""
+    history = question.tokens[: WORD * end] if question.selection.steering is not None else b""
     return [question.selection.fields, question.top, scored, history]

@@ -50,14 +50,9 @@ async def test_logprobs_differ_between_batch_sizes(sides: Sides, size: int) -> N
     await sides.contrast(REQUESTS, together(size), control="bits")
 
 
-async def test_a_burst_flips_greedy_tokens(cluster: Cluster, sides: Sides) -> None:
-    """vllm#47069: under a burst, greedy tokens are others than on a quiet server.
-
-    So were the drafts of the deterministic ones: without the verifier, clients would have seen it.
-    """
-    before = (await cluster.metrics()).get(ROLLBACKS, 0.0)
+async def test_a_burst_flips_greedy_tokens(sides: Sides) -> None:
+    """vllm#47069: under a burst, greedy tokens are others than on a quiet server."""
     await sides.contrast(GREEDY, together(len(GREEDY), stream=True), control="tokens")
-    print(f"rollbacks: {await cluster.until_metric(ROLLBACKS, more_than=before) - before:.0f}")
 
 
 async def test_an_unrelated_prefill_changes_the_answer(sides: Sides) -> None:
@@ -116,3 +111,8 @@ async def test_a_needle_among_64_random_long_prompts(sides: Sides) -> None:
     """The same, five trials for each of six needles."""
     for _ in range(5):
         await sides.contrast(REQUESTS, among(64, long_prompt), control="bits")
+
+
+async def test_drafts_were_wrong_and_nobody_saw_it(cluster: Cluster) -> None:
+    """Where nothing was ever rolled back, the tests before this one had no need of a verifier."""
+    print(f"rollbacks: {await cluster.until_metric(ROLLBACKS, more_than=0):.0f}")
