@@ -6,11 +6,12 @@ The real session on the real replay engine, in this process; only the transport 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import pytest
+import pytest_asyncio
 
 from llm42.config import Config
 from llm42.protocol import (
@@ -33,7 +34,10 @@ HOPELESS = 12
 """Tokens where no draft is ever right, and each of them takes a pass."""
 PROMPTS = [random.Random(length).choices(range(3, VOCABULARY), k=length) for length in (5, 31, 64, 130)]
 
-pytestmark = pytest.mark.timeout(400)
+SHARED = (32, 4, "float32")
+"""Window, rows and dtype of the verifier that both tests have."""
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.asyncio(loop_scope="module")]
 
 Drafter = Callable[[Sequence[int], int], Awaitable[list[int]]]
 """All tokens so far, and how many might follow: what does follow, in this drafter's opinion."""
@@ -69,6 +73,17 @@ async def verifier(path: str, window: int, rows: int, dtype: str = "bfloat16") -
     engine = ReplayEngine(config(dtype, window, rows), path)
     yield engine
     await engine.close()
+
+
+def named(shape: tuple[int, int, str]) -> str:
+    return "-".join(map(str, shape))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(request: pytest.FixtureRequest, tiny_path: str) -> AsyncIterator[ReplayEngine]:
+    """One for all tests that ask for the same."""
+    async with verifier(tiny_path, *request.param) as engine:
+        yield engine
 
 
 @contextmanager
@@ -167,48 +182,59 @@ async def generate_all(
 
 
 @pytest.mark.parametrize(
-    ("window", "rows", "dtype"),
+    "engine",
     [
-        (32, 4, "bfloat16"),
+        SHARED,
         (32, 1, "float32"),
         (64, 2, "float32"),
-        pytest.param(64, 2, "bfloat16", marks=pytest.mark.slow),
-        pytest.param(16, 4, "bfloat16", marks=pytest.mark.slow),
+        pytest.param((32, 4, "bfloat16"), marks=pytest.mark.slow),
+        pytest.param((64, 2, "bfloat16"), marks=pytest.mark.slow),
+        pytest.param((16, 4, "bfloat16"), marks=pytest.mark.slow),
     ],
+    ids=named,
+    indirect=True,
 )
-async def test_drafter_independence(tiny_path: str, window: int, rows: int, dtype: str) -> None:
-    async with verifier(tiny_path, window, rows, dtype) as engine:
-        canonical, alone = await generate_all(engine, LENGTH, [None] * 4)
-        assert {stats.rollbacks for stats in alone} == {0}
-        adversaries = [adversary(prompt, output, window) for prompt, output in zip(PROMPTS, canonical, strict=True)]
-        for name, count, drafters in (
-            ("random tokens", HOPELESS, [at_random] * 4),
-            ("a constant", HOPELESS, [constant] * 4),
-            ("right until the last slot", LENGTH, adversaries),
-            ("one of each", HOPELESS, [at_random, None, constant, adversaries[3]]),
-        ):
-            outputs, stats = await generate_all(engine, count, drafters)
-            assert outputs == [output.first(count) for output in canonical], name
-            assert sum(each.rollbacks for each in stats) > 0, name
+async def test_drafter_independence(engine: ReplayEngine) -> None:
+    canonical, alone = await generate_all(engine, LENGTH, [None] * 4)
+    assert {stats.rollbacks for stats in alone} == {0}
+    adversaries = [
+        adversary(prompt, output, engine.shape.window) for prompt, output in zip(PROMPTS, canonical, strict=True)
+    ]
+    for name, count, drafters in (
+        ("right until the last slot", LENGTH, adversaries),
+        ("one of each", HOPELESS, [at_random, None, constant, adversaries[3]]),
+    ):
+        outputs, stats = await generate_all(engine, count, drafters)
+        assert outputs == [output.first(count) for output in canonical], name
+        assert sum(each.rollbacks for each in stats) > 0, name
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
-async def test_drafter_independence_of_the_real_drafter(tiny_path: str, dtype: str) -> None:
+@pytest.fixture(scope="module")
+def kept(engine: ReplayEngine) -> Iterator[ExitStack]:
+    """What is to end with the engine: a drafter that ended before would take vLLM's process groups from it."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.parametrize("engine", [SHARED], ids=named, indirect=True)
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
+async def test_drafter_independence_of_the_real_drafter(
+    engine: ReplayEngine, kept: ExitStack, tiny_path: str, dtype: str
+) -> None:
     """And the negative control: had it been trusted, the difference would have shown.
 
     One prompt after another, so that drafter and verifier never compute at once: vLLM's CPU kernels have scratch
     memory that belongs to the process, and corrupt it when two engines share one.
     """
-    async with verifier(tiny_path, 32, 4) as engine:
-        canonical, _ = await generate_all(engine, 120, [None] * 4)
-        with real_drafter(tiny_path, dtype) as drafter:
-            done = [await generate(engine, 120, prompt, drafter) for prompt in PROMPTS]
-            trusted = [tuple(await drafter(prompt, 120)) for prompt in PROMPTS]
+    canonical, _ = await generate_all(engine, 80, [None] * 4)
+    drafter = kept.enter_context(real_drafter(tiny_path, dtype))
+    done = [await generate(engine, 80, prompt, drafter) for prompt in PROMPTS]
+    trusted = [tuple(await drafter(prompt, 80)) for prompt in PROMPTS]
     assert [output for output, _ in done] == canonical
     stats = [stats for _, stats in done]
     accepted = sum(each.accepted for each in stats) / sum(each.verified for each in stats)
     print(f"{dtype}: {accepted:.0%} accepted, {sum(each.rollbacks for each in stats)} rollbacks")
     assert accepted > 0.5
-    if dtype == "float32":  # whose drafts are not bfloat16's
+    if dtype == "bfloat16":  # whose drafts are not float32's
         assert sum(each.rollbacks for each in stats) > 0
         assert trusted != [output.tokens for output in canonical]
