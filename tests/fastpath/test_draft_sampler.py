@@ -113,17 +113,18 @@ async def answers(
 async def test_seeded_drafts(config: Config, environment: None) -> None:
     """One engine after another: two that compute in one process would share scratch memory."""
     from llm42.internals.draft_sampler import make_drafting_core
-    from llm42.internals.engine_core import make_engine_core
     from llm42.protocol.selection import EXTRA_ARG
     from llm42.verifier.engine import ReplayEngine
 
-    with running(make_engine_core, config) as engine:
-        plain = await answers(engine, neighbours())
     drafts = [
         draft(f"d{i}", prompt(i), length, selection)
         for i, (selection, length) in enumerate(zip(SELECTIONS, LENGTHS, strict=True))
     ]
     with running(make_drafting_core, config) as engine:
+        samplers = engine.core.client.collective_rpc(take_out)
+        plain = await answers(engine, neighbours())
+        engine.core.client.reset_prefix_cache()
+        engine.core.client.collective_rpc(put_back, args=samplers)
         assert await answers(engine, neighbours()) == plain
         await compiled(engine)
         others = neighbours()
@@ -202,6 +203,16 @@ async def margins_are_those_of_the_logits(engine: DraftEngine, before: dict[str,
     assert not any(told[request.request_id] for request in neighbours())
     assert not engine._told
     engine.core.client.collective_rpc(stop_recording)
+
+
+def take_out(worker: Any) -> Any:
+    """Runs in the worker, which is in this process: vLLM as it comes."""
+    return worker.model_runner.input_batch.logitsprocs.non_argmax_invariant.pop()
+
+
+def put_back(worker: Any, sampler: Any) -> None:
+    """Runs in the worker."""
+    worker.model_runner.input_batch.logitsprocs.non_argmax_invariant.append(sampler)
 
 
 def record_logits(worker: Any, seen: list[dict[tuple[str, int], torch.Tensor]]) -> None:
