@@ -6,7 +6,7 @@ import pytest
 
 from llm42.config import Config
 from llm42.verifier.engine import ReplayEngine
-from tests.verifier.lab import Lab
+from tests.verifier.lab import Lab, evict_all
 
 ROWS, WINDOW, CONTEXT = 4, 32, 512
 
@@ -36,3 +36,10 @@ def lab(engine: ReplayEngine) -> Iterator[Lab]:
     lab = Lab(engine)
     yield lab
     lab.close()
+
+
+@pytest.fixture
+def nothing_is_left_in_the_cache(engine: ReplayEngine) -> Iterator[None]:
+    """Behind what writes pages as if it were alone: an audit, or a fault."""
+    yield
+    evict_all(engine)

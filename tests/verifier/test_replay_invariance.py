@@ -3,12 +3,14 @@
 Each test has its negative control: the same comparison must see a difference where there is one.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from llm42.internals import replay
+from llm42.protocol.messages import pack_tokens
 from tests.verifier.conftest import CONTEXT, ROWS, WINDOW
 from tests.verifier.lab import Lab, random_tokens
 
@@ -34,7 +36,7 @@ def test_a_shifted_window_moves_bits(lab: Lab) -> None:
 
 def test_row_index(lab: Lab) -> None:
     target, reference = lab.prefilled(PROMPT), lab.logits(PROMPT)
-    other = lab.prefilled(random_tokens(5 * WINDOW), windows=5)
+    other = lab.neighbour(random_tokens(5 * WINDOW), windows=5)
     for index in range(ROWS):
         rows = [(other, window) for window in range(ROWS)]
         rows[index] = (target, 3)
@@ -60,16 +62,16 @@ def test_neighbours(lab: Lab, kind: str) -> None:
     target, reference = lab.prefilled(PROMPT), lab.logits(PROMPT)
     match kind:
         case "same token":
-            others = [(lab.prefilled([5] * 4 * WINDOW), 3)] * 3
+            others = [(lab.neighbour([5] * 4 * WINDOW), 3)] * 3
         case "window 0":
             others = [(lab.sequence(random_tokens(WINDOW)), 0) for _ in range(3)]
         case "at the context limit":
             last = CONTEXT // WINDOW - 1
-            others = [(lab.prefilled(random_tokens(CONTEXT)), last), (lab.sequence(random_tokens(CONTEXT)), last)]
+            others = [(lab.neighbour(random_tokens(CONTEXT)), last), (lab.sequence(random_tokens(CONTEXT)), last)]
         case "copies":
-            others = [(lab.prefilled(PROMPT), 3)] * 3
+            others = [(lab.neighbour(PROMPT), 3)] * 3
         case _:
-            others = [(lab.prefilled(random_tokens(length)), length // WINDOW) for length in (33, 200, 400)]
+            others = [(lab.neighbour(random_tokens(length)), length // WINDOW) for length in (33, 200, 400)]
     assert lab.run((target, 3), *others)[0][: len(reference)] == reference
     assert lab.run(*others, (target, 3))[-1][: len(reference)] == reference
 
@@ -79,12 +81,19 @@ def test_fill_and_rejected_tail(lab: Lab, fill: int) -> None:
     """Nothing in a later slot, known or not, changes an earlier one."""
     base = 2 * WINDOW
     full = random_tokens(base + WINDOW, seed=11)
+    job = lab.prefilled(full)
+
+    def last_window(tokens: list[int]) -> list[bytes]:
+        job.question = replace(job.question, tokens=pack_tokens(tokens))
+        [slots] = lab.run((job, 2))
+        return slots
+
     reference = lab.logits(full)
-    assert lab.logits(full[: base + fill]) == reference[:fill]
+    assert last_window(full[: base + fill])[:fill] == reference[:fill]
     tails = ([full[base + fill - 1]] * (WINDOW - fill), random_tokens(WINDOW - fill), [0] * (WINDOW - fill))
     for tail in tails:
-        assert lab.logits(full[: base + fill] + tail)[:fill] == reference[:fill]
-    wrong = lab.logits(changed(full, base + fill - 1))
+        assert last_window(full[: base + fill] + tail)[:fill] == reference[:fill]
+    wrong = last_window(changed(full, base + fill - 1))
     assert wrong[: fill - 1] == reference[: fill - 1]
     assert all(a != b for a, b in zip(wrong[fill - 1 :], reference[fill - 1 :], strict=True))
 
@@ -104,7 +113,7 @@ def test_consecutive_windows_share_a_pass(lab: Lab) -> None:
 def test_a_stale_page_does_not_matter(lab: Lab) -> None:
     """Pages come back dirty: what lies past the sequence in them must not be read."""
     reference = lab.logits(PROMPT)
-    dirty = lab.prefilled(random_tokens(4 * WINDOW), windows=4)
+    dirty = lab.neighbour(random_tokens(4 * WINDOW), windows=4)
     clean = lab.sequence(PROMPT)
     dirty.question = clean.question
     for window in range(3):
