@@ -1,7 +1,6 @@
 """The start-up audit of sound kernels."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,12 +9,7 @@ from llm42.verifier.audit.run import audit
 from llm42.verifier.engine import ReplayEngine
 from tests.verifier.conftest import ROWS, WINDOW
 
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_in_the_cache(engine: ReplayEngine) -> Iterator[None]:
-    """An audit writes pages as if it were alone."""
-    yield
-    engine._pool.release(engine._pool.take(engine._pool.free))
+pytestmark = pytest.mark.usefixtures("nothing_is_left_in_the_cache")
 
 
 def test_it_ran_before_anything_was_served(engine: ReplayEngine) -> None:
@@ -27,6 +21,7 @@ def test_it_ran_before_anything_was_served(engine: ReplayEngine) -> None:
     assert "row-independent" in str(report)
 
 
+@pytest.mark.parametrize("engine", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)], indirect=True)
 def test_full(engine: ReplayEngine) -> None:
     passes = 0
 

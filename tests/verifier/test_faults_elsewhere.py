@@ -5,9 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,9 +13,10 @@ from llm42.protocol import Question
 from llm42.protocol.messages import ReplayRequest, pack_tokens
 from llm42.verifier.engine import ReplayEngine
 from llm42.verifier.fingerprint import differences, fingerprint
+from llm42.verifier.model import ReplayModel
 from tests.verifier import planted as faults
 from tests.verifier.conftest import WINDOW, verifier_config
-from tests.verifier.lab import random_tokens
+from tests.verifier.lab import keep, probe, random_tokens
 
 ANOTHER_THREAD_COUNT = """
 import json, sys
@@ -28,16 +27,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left_in_the_cache(engine: ReplayEngine) -> Iterator[None]:
-    yield
-    engine._pool.release(engine._pool.take(engine._pool.free))
-
-
-def parts_of(config: Any, model_path: str) -> dict[str, Any]:
-    other = ReplayEngine(config, model_path, multiprocess=True)  # shut down here, it would take vLLM's groups with it
-    other._model._core.client.shutdown()
-    return other.parts
+pytestmark = pytest.mark.usefixtures("nothing_is_left_in_the_cache")
 
 
 @pytest.mark.parametrize("engine", ["float32"], indirect=True)
@@ -47,32 +37,26 @@ def test_one_weight_bit_flipped_on_disk(engine: ReplayEngine, tiny_path: str, tm
     weights = bytearray((flipped / "model.safetensors").read_bytes())
     weights[-4] ^= 1  # the lowest bit of the last value
     (flipped / "model.safetensors").write_bytes(weights)
-    parts = parts_of(verifier_config("float32"), str(flipped))
+    parts = keep(ReplayModel(verifier_config("float32"), str(flipped))).parts
     assert {"weights"} <= differences(engine.parts, parts).keys() <= {"weights", "probe"}
     assert fingerprint(parts) != engine.fingerprint
 
 
 def test_one_weight_bit_flipped_in_memory(engine: ReplayEngine) -> None:
     """After the digest was taken: the probe sees it if it comes before the probe, and if the bit matters to it."""
-    assert engine._model._thread.submit(engine._model._probe).result(60) == engine.parts["probe"]
+    assert probe(engine) == engine.parts["probe"]
     faults.in_worker(engine, faults.flip_weight_bit)
     try:
-        assert engine._model._thread.submit(engine._model._probe).result(60) != engine.parts["probe"]
+        assert probe(engine) != engine.parts["probe"]
     finally:
         faults.in_worker(engine, faults.flip_weight_bit)
-    assert engine._model._thread.submit(engine._model._probe).result(60) == engine.parts["probe"]
-
-
-@pytest.mark.parametrize("engine", ["float32"], indirect=True)
-def test_a_wrong_window(engine: ReplayEngine, tiny_path: str) -> None:
-    parts = parts_of(verifier_config("float32").model_copy(update={"window_size": WINDOW // 2}), tiny_path)
-    assert differences(engine.parts, parts)["window_size"] == (WINDOW, WINDOW // 2)
-    assert fingerprint(parts) != engine.fingerprint
+    assert probe(engine) == engine.parts["probe"]
 
 
 @pytest.mark.parametrize("engine", ["float32"], indirect=True)
 @pytest.mark.timeout(600)
 def test_another_thread_count(engine: ReplayEngine, tiny_path: str) -> None:
+    """And no other part moves, in an interpreter of its own."""
     done = subprocess.run(
         [sys.executable, "-c", ANOTHER_THREAD_COUNT, tiny_path],
         env={**os.environ, "OMP_NUM_THREADS": "2"},
@@ -84,6 +68,7 @@ def test_another_thread_count(engine: ReplayEngine, tiny_path: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     found = differences(engine.parts, json.loads(done.stdout.splitlines()[-1]))
     assert found["threads"] == (1, 2)
+    assert found.keys() - {"probe"} == {"threads", "env.OMP_NUM_THREADS"}
 
 
 @pytest.mark.asyncio(loop_scope="session")

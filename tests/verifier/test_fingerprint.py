@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +22,6 @@ from llm42.verifier.passes import PassShape
 
 SHAPE, HF_CONFIG, ENV = PassShape(4, 32, 32, 512), {"hidden_size": 8, "_name_or_path": "/somewhere"}, {"A": "0"}
 FACTS: dict[str, Any] = {"weights": "w", "threads": 1, "env": {"MKL_CBWR": "AVX2"}}
-
-ANOTHER_PROCESS = """
-import json, sys
-from tests.verifier.conftest import verifier_config
-from llm42.verifier.engine import ReplayEngine
-if __name__ == "__main__":
-    print(json.dumps(ReplayEngine(verifier_config("float32"), sys.argv[1]).parts))
-"""
 
 
 def parts(
@@ -71,14 +61,6 @@ def test_it_moves_with_every_part_of_a_real_verifier(engine: ReplayEngine) -> No
     assert any("MKL-DNN" in line for line in found["torch_build"]["with"]), "the oneDNN version"
     assert {"torch"} < found["libraries"].keys()
     assert found["env"]["VLLM_CPU_ATTN_SPLIT_KV"] == "0"
-
-
-@pytest.mark.parametrize("engine", ["float32"], indirect=True)
-def test_it_is_the_same_in_another_process(engine: ReplayEngine, tiny_path: str) -> None:
-    command = [sys.executable, "-c", ANOTHER_PROCESS, tiny_path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert differences(engine.parts, json.loads(done.stdout.splitlines()[-1])) == {}
 
 
 def test_more_memory_for_the_cache_does_not_move_it() -> None:
