@@ -58,6 +58,8 @@ class DeterministicRequest:
         self._stream = 0
         self._placing: asyncio.Task[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
+        self._heard = 0.0
+        """When the drafter last said something, on the loop's clock."""
         self._retry: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
@@ -186,15 +188,23 @@ class DeterministicRequest:
         self._event(self._session.draft_possible)
 
     def _watch(self, stream: int | None) -> None:
-        """A drafter that stays silent too long counts as lost."""
-        if self._silence is not None:
-            self._silence.cancel()
-        self._silence = None
-        if stream is not None:
-            loop = asyncio.get_running_loop()
+        """A drafter that stays silent too long counts as lost; ``stream`` is the one that was heard, if any."""
+        if stream is None:
+            if self._silence is not None:
+                self._silence.cancel()
+            self._silence = None
+            return
+        loop = asyncio.get_running_loop()
+        self._heard = loop.time()
+        if self._silence is None:  # one timer for a stream: to move it with every token costs more than the token
             self._silence = loop.call_later(self._timeouts.draft_s, self._silent, stream)
 
     def _silent(self, stream: int) -> None:
+        loop = asyncio.get_running_loop()
+        left = self._heard + self._timeouts.draft_s - loop.time()
+        if left > 0:
+            self._silence = loop.call_later(left, self._silent, stream)
+            return
         self._stop_draft(stream)
         self._lost(stream, "silent")
 

@@ -42,7 +42,9 @@ class Progress:
             self._waiting.append((self._drafted, time.monotonic()))
 
     def acting(self, actions: Sequence[Action]) -> None:
-        """The session asks for these."""
+        """The session asks for these; for nothing, after most drafted tokens."""
+        if not actions:
+            return
         for action in actions:
             if isinstance(action, Commit):
                 self._commit(len(action.scores))
