@@ -255,19 +255,19 @@ async def test_a_silent_drafter_is_given_up() -> None:
 class Slow(Hub):
     """A token in less than the time after which a drafter counts as silent; all of them take far more."""
 
+    told = 0
+
     async def _play(self, request: EngineCoreRequest, sink: Any, on_lost: Any) -> None:
-        self.asked_for_margins.append(False)
-        for i, token in enumerate(canonical_output(PROMPT, STOP)[: request.sampling_params.max_tokens], start=1):
+        for self.told, token in enumerate(canonical_output(PROMPT, STOP), start=1):
             await asyncio.sleep(0.4 * TIMEOUTS.draft_s)
-            last = i == request.sampling_params.max_tokens or token == EOS
-            sink(EngineCoreOutput(request.request_id, [token], finish_reason=FinishReason.STOP if last else None))
+            sink(EngineCoreOutput(request.request_id, [token]))
 
 
 async def test_a_slow_drafter_is_not_silent() -> None:
-    hub = Slow(canonical_token)
-    assert (await outcome(hub, Verifiers()))[0] == canonical_output(PROMPT, STOP)
-    assert len(canonical_output(PROMPT, STOP)) * 0.4 > 2, "or it would not have been given up either way"
-    assert len(hub.asked_for_margins) == 1, "it has been asked once and was not given up"
+    hub, canonical = Slow(canonical_token), canonical_output(PROMPT, STOP)
+    assert (await outcome(hub, Verifiers()))[0] == canonical
+    assert len(canonical) >= 8, "else it would not have been given up either way"
+    assert hub.told >= len(canonical) - 2, "the verifier would have gone on alone"
 
 
 async def test_disconnect_stops_everything() -> None:
