@@ -35,7 +35,7 @@ from llm42.tracing import RequestTrace
 from tests.protocol.model import EOS, VOCABULARY, canonical_output, canonical_token, reply_to
 
 PROMPT, STOP = [3, 1, 4, 1, 5], StopRules(max_tokens=30, eos_token_id=EOS)
-TIMEOUTS = Timeouts(replay_s=0.3, verify_s=1.0, draft_s=0.2, control_s=0.2)
+TIMEOUTS = Timeouts(replay_s=0.3, verify_s=2.0, draft_s=0.2, control_s=0.2)
 Draft = Callable[[list[int]], int]
 
 
@@ -224,7 +224,7 @@ async def test_a_verifier_fault_is_tried_again(fault: Any) -> None:
 @pytest.mark.parametrize(
     ("faults", "error", "message"),
     [
-        ([ReplayFailed("down")] * 99, Unverifiable, "no verifier answered within 1 s; the last try: .*down"),
+        ([ReplayFailed("down")] * 99, Unverifiable, "no verifier answered within 2 s; the last try: .*down"),
         ([digest_of_another] * 99, Unverifiable, "answered another question"),
         ([9.0] * 99, Unverifiable, "no verifier answered"),
         ([lambda reply: reply] + [FingerprintMismatch("other")] * 99, Unverifiable, "FingerprintMismatch: other"),
