@@ -117,21 +117,21 @@ class Hub:
 
 
 def driver(
-    hub: Hub, verifiers: Verifiers, cadence: VerifyCadence | None = None
+    hub: Hub, verifiers: Verifiers, cadence: VerifyCadence | None = None, timeouts: Timeouts = TIMEOUTS
 ) -> tuple[DeterministicRequest, list[Commit]]:
     params = SamplingParams(temperature=0, max_tokens=STOP.max_tokens)
     request = EngineCoreRequest("r", PROMPT, None, params, None, 0.0, None, None, None)
     session = Session(PROMPT, STOP, cadence or VerifyCadence(ReplayGrid(4), 2), run_ahead=8)
     commits: list[Commit] = []
-    pool = VerifierPool(verifiers, TIMEOUTS, Metrics())  # type: ignore[arg-type]
-    parts: tuple[Any, ...] = (request, session, Pin(), hub, pool, TIMEOUTS, commits.append, RequestTrace())
+    pool = VerifierPool(verifiers, timeouts, Metrics())  # type: ignore[arg-type]
+    parts: tuple[Any, ...] = (request, session, Pin(), hub, pool, timeouts, commits.append, RequestTrace())
     return DeterministicRequest(*parts), commits
 
 
 async def outcome(
-    hub: Hub, verifiers: Verifiers, cadence: VerifyCadence | None = None
+    hub: Hub, verifiers: Verifiers, cadence: VerifyCadence | None = None, timeouts: Timeouts = TIMEOUTS
 ) -> tuple[list[int], Finish | None]:
-    runner, commits = driver(hub, verifiers, cadence)
+    runner, commits = driver(hub, verifiers, cadence, timeouts)
     async with asyncio.timeout(10):
         await runner.run()
     await asyncio.sleep(0)
@@ -259,13 +259,14 @@ class Slow(Hub):
 
     async def _play(self, request: EngineCoreRequest, sink: Any, on_lost: Any) -> None:
         for self.told, token in enumerate(canonical_output(PROMPT, STOP), start=1):
-            await asyncio.sleep(0.4 * TIMEOUTS.draft_s)
+            await asyncio.sleep(0.2)
             sink(EngineCoreOutput(request.request_id, [token]))
 
 
 async def test_a_slow_drafter_is_not_silent() -> None:
     hub, canonical = Slow(canonical_token), canonical_output(PROMPT, STOP)
-    assert (await outcome(hub, Verifiers()))[0] == canonical
+    patient = TIMEOUTS.model_copy(update={"draft_s": 0.7})
+    assert (await outcome(hub, Verifiers(), timeouts=patient))[0] == canonical
     assert len(canonical) >= 8, "else it would not have been given up either way"
     assert hub.told >= len(canonical) - 2, "the verifier would have gone on alone"
 
