@@ -92,6 +92,12 @@ def admit(body: Mapping[str, Any], endpoint: Endpoint, mode: Mode, generation_co
     return Admission(deterministic, rewritten, expected, _samples(body, generation_config), with_receipts, with_stats)
 
 
+def prompts_of(body: Mapping[str, Any]) -> int:
+    """How many prompts it has; one where vLLM will refuse it."""
+    prompt = body.get("prompt")
+    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int | float) else 1
+
+
 def _flag(body: Mapping[str, Any]) -> bool | None:
     for name in body:
         if name != FLAG and name.strip().lower().replace("-", "_").replace("_", "") == FLAG.replace("_", ""):
@@ -139,9 +145,7 @@ def _wish(body: Mapping[str, Any], name: str, things: str, deterministic: bool) 
 def _receipt(body: Mapping[str, Any], deterministic: bool) -> bool:
     if not _wish(body, RECEIPT, "receipts", deterministic):
         return False
-    prompt = body.get("prompt")
-    several = isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int | float)
-    if body.get("stop") and (several or body.get("n") not in (None, 1)):
+    if body.get("stop") and (prompts_of(body) > 1 or body.get("n") not in (None, 1)):
         raise Refused(RECEIPT, f"{RECEIPT} with several choices and stop strings: send one prompt and n 1, or no stop")
     return True
 

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from llm42.config import Quota
 from llm42.metrics.router import Limit
+from llm42.router.admission import prompts_of
 from llm42.router.http import openai_error
 from llm42.router.overload import RETRY_AFTER_S
 from llm42.router.refused import Refused
@@ -117,8 +118,7 @@ class _Account:
 def answers_of(body: Mapping[str, Any]) -> tuple[int, str]:
     """How many answers an admitted request asks for, and the parameter that says so. What vLLM will refuse counts as
     1."""
-    prompt = body.get("prompt")
-    prompts = len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int | float) else 1
+    prompts = prompts_of(body)
     n = body.get("n")
     samples = n if type(n) is int and n > 0 else 1
     return prompts * samples, "n" if samples > 1 else "prompt"

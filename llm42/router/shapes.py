@@ -33,10 +33,9 @@ def require_shapes(body: Mapping[str, Any]) -> None:
     for name in ("structured_outputs", "response_format", "tools"):
         if body.get(name) and len(json.dumps(body[name])) > MAX_GRAMMAR_CHARACTERS:
             raise Refused(name, f"{name} is longer than {MAX_GRAMMAR_CHARACTERS} characters of JSON: send less")
-    words = body.get("bad_words") or ()
-    if isinstance(words, str | list) and sum(len(word) for word in words if isinstance(word, str)) > (
-        MAX_BAD_WORD_CHARACTERS
-    ):
+    words = body.get("bad_words")
+    listed = words if isinstance(words, list) else [words]
+    if sum(len(word) for word in listed if isinstance(word, str)) > MAX_BAD_WORD_CHARACTERS:
         raise Refused("bad_words", f"bad_words have more than {MAX_BAD_WORD_CHARACTERS} characters: send fewer")
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from xgrammar import CompiledGrammar, GrammarMatcher
 
 from llm42.protocol.steering import Grammar
-from llm42.sampling.grammar_compiler import Compile, GrammarBusy, GrammarCompiler, State
+from llm42.sampling.grammar_compiler import Compile, GrammarCompiler, State
 
 Tokens = np.ndarray[tuple[int], np.dtype[np.int32]]
 
@@ -81,8 +81,6 @@ class GrammarMasks:
                 if not walk.advance(tokens[:position]) or walk.matcher.is_terminated():
                     break
                 walk.fill(rows[position - first])
-        except GrammarBusy:
-            raise
         except RuntimeError as error:  # xgrammar's: of this grammar, and not of the pass that it is in
             self._walks.pop(grammar, None)
             raise ValueError(f"xgrammar has failed: {error}") from None

@@ -21,7 +21,7 @@ State = Literal["ready", "compiling", "refused", "busy"]
 Compile = Callable[[Grammar], CompiledGrammar]
 
 
-class GrammarBusy(RuntimeError):
+class GrammarBusy(Exception):
     """Too many grammars are being compiled: another verifier, or a later try, may do better."""
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.client import random_prompt
 from tests.e2e.cluster import Cluster
+from tests.events import events
 
 COMPLETION: dict[str, Any] = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 8, "temperature": 0}
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
@@ -35,8 +36,8 @@ async def http(cluster: Cluster) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def choices(http: httpx.AsyncClient, body: dict[str, Any], route: str = "completions") -> list[Any]:
-    response = await http.post(f"/{route}", json={"is_deterministic": True, "return_token_ids": True, **body})
+async def choices(http: httpx.AsyncClient, body: dict[str, Any]) -> list[Any]:
+    response = await http.post("/completions", json={"is_deterministic": True, "return_token_ids": True, **body})
     assert response.status_code == 200, (body, response.text)
     assert response.json()["determinism"]["verified"] is True
     return list(response.json()["choices"])
@@ -56,7 +57,7 @@ async def test_what_vllm_would_fail_on_is_the_requests_fault(http: httpx.AsyncCl
 
 
 async def test_a_late_refusal_names_its_parameter_too(http: httpx.AsyncClient) -> None:
-    """What is known only when vLLM has read the request, or a verifier its grammar; streamed, it is an event."""
+    """What is known only when vLLM has made tokens of it, when a stream has begun, beside what is seen at once."""
     for param, body in (
         ("bad_words", {"bad_words": ["abc " * 1500]}),
         ("repetition_penalty", {"repetition_penalty": 1e-40}),
@@ -66,15 +67,15 @@ async def test_a_late_refusal_names_its_parameter_too(http: httpx.AsyncClient) -
         assert response.status_code == 400, response.text
         assert response.json()["error"]["param"] == param
         streamed = await http.post("/completions", json={**asked, "stream": True})
-        events = re.findall(r"\{.*\}", streamed.text)
-        assert json.loads(events[0])["error"]["param"] == param, streamed.text
+        told = re.findall(r"\{.*\}", streamed.text)
+        assert json.loads(told[0])["error"]["param"] == param, streamed.text
 
 
 async def test_several_prompts_of_several_choices(http: httpx.AsyncClient) -> None:
     prompts = [random_prompt(81, 40), random_prompt(82, 70)]
     together = await choices(http, {**COMPLETION, **SAMPLED, "prompt": prompts, "n": 2, "max_tokens": 20})
     single = [
-        (await choices(http, {**COMPLETION, "temperature": 0.8, "seed": 11 + i, "prompt": prompt, "max_tokens": 20}))[0]
+        (await choices(http, {**COMPLETION, **SAMPLED, "seed": 11 + i, "prompt": prompt, "max_tokens": 20}))[0]
         for prompt in prompts
         for i in range(2)
     ]
@@ -100,14 +101,17 @@ async def test_grammars_of_the_other_kinds(http: httpx.AsyncClient, asked: dict[
     assert await choices(http, {**body, "seed": 12}) != alone
 
 
-async def test_what_shapes_a_prompt_shapes_the_canonical_input(http: httpx.AsyncClient) -> None:
+async def test_what_shapes_a_prompt_shapes_the_canonical_input(cluster: Cluster, http: httpx.AsyncClient) -> None:
     long = random_prompt(83, 100)
     body = {**COMPLETION, "max_tokens": 12, "ignore_eos": True}
     cut = await choices(http, {**body, "prompt": long, "truncate_prompt_tokens": 40})
     assert cut[0]["token_ids"] == (await choices(http, {**body, "prompt": long[-40:]}))[0]["token_ids"]
     assert cut[0]["token_ids"] != (await choices(http, {**body, "prompt": long}))[0]["token_ids"]
     plain = await choices(http, {**body, "prompt": "once", "add_special_tokens": False})
-    assert plain[0]["prompt_token_ids"] != []
+    asked = {"model": "tiny", "prompt": "once", "add_special_tokens": False}
+    tokens = (await http.post(f"{cluster.url}/tokenize", json=asked)).json()["tokens"]
+    assert len(tokens) > 0
+    assert plain[0]["prompt_token_ids"] == tokens
 
 
 async def test_what_shapes_an_answer_changes_no_token(http: httpx.AsyncClient) -> None:
@@ -118,8 +122,7 @@ async def test_what_shapes_an_answer_changes_no_token(http: httpx.AsyncClient) -
     options = {"include_usage": True, "continuous_usage_stats": True}
     for fields in ({"stream_interval": 7}, {"stream_options": options}, {"skip_special_tokens": False}):
         asked = {**body, "is_deterministic": True, "return_token_ids": True, "stream": True, **fields}
-        lines = (await http.post("/completions", json=asked)).text.splitlines()
-        chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+        chunks = events((await http.post("/completions", json=asked)).text)
         tokens = [token for chunk in chunks for choice in chunk["choices"] for token in choice["token_ids"] or []]
         assert tokens == whole["token_ids"], fields
         if "stream_options" in fields:
