@@ -53,15 +53,15 @@ def lora_request(adapter: Adapter) -> Any:
     return LoRARequest(adapter.name, adapter.number, str(adapter.path))
 
 
-class RowAdapters:
-    """An adapter for each row of a pass. A row without one has that of zeros, so every pass runs the same kernels.
+class SlotAdapters:
+    """An adapter for each slot of a pass. One without has that of zeros, so every pass runs the same kernels.
 
     ``paths`` are local directories by name, in the order of their numbers; they are loaded here, for good. Raises what
     vLLM raises for an adapter that it cannot serve.
     """
 
-    def __init__(self, runner: Any, paths: Mapping[str, str], window: int) -> None:
-        self._runner, self._window = runner, window
+    def __init__(self, runner: Any, paths: Mapping[str, str]) -> None:
+        self._runner = runner
         adapters = [Adapter(name, number, Path(path)) for number, (name, path) in enumerate(paths.items(), start=1)]
         zeros = Adapter("", len(paths) + 1, Path("zeros"))
         for adapter in adapters:
@@ -71,6 +71,6 @@ class RowAdapters:
         self._requests = {lora_request(adapter) for adapter in [*adapters, zeros]}
 
     def wear(self, names: Sequence[str]) -> None:
-        """Until the next call, row i of what is computed ([rows x window]) has the adapter ``names[i]``."""
-        numbers = tuple(self._numbers[name] for name in names for _ in range(self._window))
+        """Until the next call, slot i of what is computed has the adapter ``names[i]``."""
+        numbers = tuple(self._numbers[name] for name in names)
         self._runner._set_active_loras(numbers, numbers, self._requests)

@@ -12,7 +12,7 @@ attends; and block 0 being nobody's (vLLM's null block).
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,17 +20,15 @@ from torch import Tensor
 from vllm.forward_context import set_forward_context
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
-from llm42.internals.adapters import RowAdapters
+from llm42.internals.adapters import SlotAdapters
 from llm42.internals.facts import worker_facts
 from llm42.internals.grammar_tokenizer import make_grammar_masks
 from llm42.internals.served_models import require_served
 from llm42.internals.weights import LOAD_FORMAT  # noqa: F401  importing it registers the loader, here in the worker
-from llm42.protocol.errors import ReplayFailed, ReplayImpossible
-from llm42.protocol.selection import Selection
-from llm42.protocol.steering import Grammar, Steering
-from llm42.sampling import Selected, select
+from llm42.protocol.steering import Grammar
+from llm42.sampling.choices import choices, chunk_of, int32
 from llm42.sampling.grammar import GrammarMasks
-from llm42.sampling.grammar_compiler import GrammarBusy
+from llm42.verifier.heads import Piece, head_blocks
 
 DIGEST_BYTES = 16
 """Of the logits of one slot; see :meth:`ReplayExtension.llm42_digest_pass`."""
@@ -45,7 +43,7 @@ class ReplayPass:
 
     def __init__(self, runner: Any, rows: int, window: int, context: int, adapters: Mapping[str, str]) -> None:
         device = runner.device
-        self.adapters = RowAdapters(runner, adapters, window) if adapters else None
+        self.adapters = SlotAdapters(runner, adapters) if adapters else None
         self.runner, self.rows, self.window, self.context = runner, rows, window, context
         self.block_size: int = runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
         slots, blocks = rows * window, -(-context // self.block_size)
@@ -57,6 +55,7 @@ class ReplayPass:
         self.kv_slots = torch.zeros(slots, dtype=torch.int64, device=device)
         self.tables = torch.zeros(rows, blocks, dtype=torch.int32, device=device)
         self.seq_lens = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.chunk = chunk_of(window, device)
 
     def forward(self, tokens: bytes, starts: bytes, tables: bytes, adapters: Sequence[str]) -> Tensor:
         """Run the model; write the rows' K/V. Returns hidden states [rows, window, hidden] on the device.
@@ -64,11 +63,11 @@ class ReplayPass:
         The first arguments are packed int32: token ids [rows, window], the position of slot 0 [rows], and KV block
         ids [rows, blocks of the context]. ``adapters`` names that of each row, "" for none.
         """
-        start, table = _int32(starts), _int32(tables).view(self.rows, -1)
+        start, table = int32(starts), int32(tables).view(self.rows, -1)
         positions = start.unsqueeze(-1) + self.offsets
         kv_slots = table.gather(1, positions // self.block_size) * self.block_size + positions % self.block_size
         seq_lens = start + self.window
-        self.tokens.copy_(_int32(tokens))
+        self.tokens.copy_(int32(tokens))
         self.positions.copy_(positions.view(-1))
         self.kv_slots.copy_(kv_slots.view(-1))
         self.tables.copy_(table)
@@ -88,7 +87,7 @@ class ReplayPass:
             causal=True,
         )
         if self.adapters is not None:
-            self.adapters.wear(adapters)
+            self.adapters.wear([adapter for adapter in adapters for _ in range(self.window)])
         metadata: dict[str, Any] = {}
         for group in self.runner.attn_groups[0]:
             metadata.update(dict.fromkeys(group.layer_names, group.build_metadata(common)))
@@ -103,12 +102,18 @@ class ReplayPass:
             )
         return hidden.view(self.rows, self.window, -1)
 
-    def logits(self, hidden: Tensor, adapter: str) -> Tensor | None:
-        """LM head of one row: [window, hidden] -> [window, vocabulary]; None on a rank that does not gather."""
-        if self.adapters is not None:
-            self.adapters.wear([adapter])
-        logits: Tensor | None = self.runner.model.compute_logits(hidden)
-        return logits
+    def heads(
+        self, hidden: Tensor, asked: Sequence[Sequence[int]], lead: int, adapters: Sequence[str]
+    ) -> Iterator[tuple[Tensor | None, list[Piece]]]:
+        """LM head of the slots in ``asked`` (row, first, behind the last), as :func:`head_blocks` places them: of each
+        block its logits [window, vocabulary], None on a rank that does not gather, and what is where in them."""
+        flat, blocks = hidden.view(self.rows * self.window, -1), head_blocks(self.rows, self.window, asked, lead)
+        places = torch.tensor([block.slots for block in blocks]).to(hidden.device)
+        for block, slots in zip(blocks, places, strict=True):
+            if self.adapters is not None:
+                self.adapters.wear([adapters[slot // self.window] for slot in block.slots])
+            logits: Tensor | None = self.runner.model.compute_logits(flat[slots])
+            yield logits, block.pieces
 
 
 class ReplayExtension:
@@ -137,47 +142,38 @@ class ReplayExtension:
         starts: bytes,
         tables: bytes,
         adapters: list[str],
-        asked: list[int],
+        asked: list[list[int]],
+        lead: int,
         orders: list[list[Any]],
     ) -> tuple[list[list[Any]], list[float]] | None:
-        """One pass (see :meth:`ReplayPass.forward`) and the choices of the rows in ``asked``.
+        """One pass (see :meth:`ReplayPass.forward`) and the choices that ``asked`` wants: a row, its first slot, and
+        the one behind its last. How, ``orders`` says (see :func:`~llm42.sampling.choices.choices`); for ``lead`` see
+        :func:`~llm42.verifier.heads.head_blocks`.
 
-        ``orders`` says of each of these how to choose (the fields of a ``Selection``), how many of the most probable
-        tokens to name, the tokens that its first slots shall score instead of choosing (packed), and the sequence
-        up to its end, if the choice depends on it (packed).
-
-        Returns, on rank 0, for each asked row, packed per slot: token ids (int32), logprobs (fp32), ranks (int32),
-        validity (one byte), the most probable token ids (int32) and their logprobs (fp32); then the seconds spent in
-        the model, in the LM head and in ``select``. A row that cannot be chosen from has instead what kept it from
-        that, its neighbours have their choices: the class of a :class:`~llm42.protocol.errors.ReplayError`, and why.
+        Returns, on rank 0, for each asked row, packed per slot from the first that was asked for to the last: token
+        ids (int32), logprobs (fp32), ranks (int32), validity (one byte), the most probable token ids (int32) and
+        their logprobs (fp32); then the seconds spent in the model, in the LM head and in ``select``. A row that
+        cannot be chosen from has instead what kept it from that, its neighbours have their choices: the class of a
+        :class:`~llm42.protocol.errors.ReplayError`, and why.
         """
-        replay = self._llm42_pass
+        replay, grammars = self._llm42_pass, self._llm42_grammars
         assert replay is not None, "llm42_setup has not been called"
+        assert grammars is not None
         clock = _Clock(replay.runner.device)
         hidden = replay.forward(tokens, starts, tables, adapters)
         in_model, in_head, in_select = clock.lap(), 0.0, 0.0
-        chosen: list[list[Any]] = []
-        start = _int32(starts)
-        for row, (selection, top, scored, history) in zip(asked, orders, strict=True):
-            logits = replay.logits(hidden[row], adapters[row])
+        positions = int32(starts).tolist()
+        chosen: list[list[Any]] = [[] for _ in asked]
+        for logits, pieces in replay.heads(hidden, asked, lead, adapters):
             in_head += clock.lap()
-            if logits is not None:
-                chosen.append(self._llm42_choices(logits, int(start[row]), selection, top, scored, history))
-                in_select += clock.lap()
+            if logits is None:
+                continue
+            for piece in pieces:
+                start, order = positions[asked[piece.number][0]], orders[piece.number]
+                of_row = logits[piece.places]
+                chosen[piece.number] = choices(of_row, start, piece.slot, replay.chunk, order, grammars)
+            in_select += clock.lap()
         return (chosen, [in_model, in_head, in_select]) if self.rank == 0 else None
-
-    def _llm42_choices(
-        self, logits: Tensor, start: int, selection: list[Any], top: int, scored: bytes, history: bytes
-    ) -> list[Any]:
-        try:
-            how, so_far = Selection.of_fields(selection), _int32(history).long()
-            masks = self._llm42_masks(how.steering, so_far, start)
-            return _pack(select(logits, how, start, _int32(scored), top, so_far, masks))
-        except GrammarBusy as busy:
-            return [ReplayFailed.__name__, str(busy)]
-        except (ValueError, TypeError, LookupError, ArithmeticError) as error:
-            # What was asked, and not the engine, is at fault.
-            return [ReplayImpossible.__name__, f"{type(error).__name__}: {error}"]
 
     def llm42_prepare_grammar(self, fields: list[Any]) -> list[str] | None:
         """Whether a grammar can be enforced, on rank 0: see :meth:`~llm42.sampling.grammar.GrammarMasks.prepare`."""
@@ -185,32 +181,22 @@ class ReplayExtension:
         state = self._llm42_grammars.prepare(Grammar.of_fields(fields))
         return list(state) if self.rank == 0 else None
 
-    def _llm42_masks(self, steering: Steering | None, so_far: Tensor, start: int) -> Tensor | None:
-        if steering is None or steering.grammar is None:
-            return None
-        assert self._llm42_pass is not None
-        assert self._llm42_grammars is not None
-        state, why = self._llm42_grammars.prepare(steering.grammar)
-        if state != "ready":  # it was, and has been forgotten since; a pass waits for no compiler
-            raise GrammarBusy(f"the grammar is {state}: {why}")
-        output = so_far[steering.prompt_tokens :].tolist()
-        return self._llm42_grammars.masks(
-            steering.grammar, output, start + 1 - steering.prompt_tokens, self._llm42_pass.window
-        )
-
     @torch.inference_mode()
     def llm42_digest_pass(
-        self, tokens: bytes, starts: bytes, tables: bytes, adapters: list[str], asked: list[int]
-    ) -> bytes | None:
-        """The same pass for the audit: on rank 0, for each asked row and slot, :data:`DIGEST_BYTES` that stand for
-        all bits of its logits."""
+        self, tokens: bytes, starts: bytes, tables: bytes, adapters: list[str], asked: list[list[int]], lead: int
+    ) -> list[bytes] | None:
+        """The same pass for the audit: on rank 0, for each asked row, :data:`DIGEST_BYTES` for each of its asked slots
+        that stand for all bits of its logits."""
         replay = self._llm42_pass
         assert replay is not None, "llm42_setup has not been called"
         hidden = replay.forward(tokens, starts, tables, adapters)
-        logits = [replay.logits(hidden[row], adapters[row]) for row in asked]
-        if self.rank != 0:
-            return None
-        return b"".join(_digest(slot) for row in logits if row is not None for slot in row.cpu())
+        digests = [b"" for _ in asked]
+        for logits, pieces in replay.heads(hidden, asked, lead, adapters):
+            if logits is None:
+                continue
+            for piece in pieces:
+                digests[piece.number] = b"".join(map(_digest, logits[piece.places].cpu()))
+        return digests if self.rank == 0 else None
 
 
 class _Clock:
@@ -230,16 +216,6 @@ class _Clock:
         return time.perf_counter()
 
 
-def _int32(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.int32) if data else torch.empty(0, dtype=torch.int32)
-
-
 def _digest(logits: Tensor) -> bytes:
     raw = logits.contiguous().view(torch.uint8).numpy()
     return hashlib.blake2b(raw.data, digest_size=DIGEST_BYTES).digest()
-
-
-def _pack(selected: Selected) -> list[bytes]:
-    """32 bits a value, and a byte for validity."""
-    narrow = (field.to(torch.int32) if field.dtype == torch.int64 else field for field in selected)
-    return [field.cpu().contiguous().numpy().tobytes() for field in narrow]

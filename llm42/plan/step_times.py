@@ -51,7 +51,7 @@ class ReplayTimes(Frozen):
     pass_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         description="Of a pass that answers nothing: the forward computation of the whole shape."
     )
-    asked_row_s: Seconds = Field(0, description="More for each row that answers: LM head and choice.")
+    asked_row_s: Seconds = Field(0, description="More for as many asked slots as a row has: LM head and choice.")
 
 
 class WireTimes(Frozen):
@@ -64,8 +64,8 @@ class WireTimes(Frozen):
 
 
 class HostTimes(Frozen):
-    """CPU time of all that is no engine (routers, proxies, Ray, clients), where that runs on the cores that engines
-    compute on. Nothing where engines have cores, or devices, of their own."""
+    """CPU time of all that is no engine (routers, proxies, Ray, clients), where that runs on the cores that fast path
+    engines compute on. Nothing where they have cores, or devices, of their own, as verifiers always have here."""
 
     background: Annotated[float, Field(ge=0, lt=1)] = Field(0, description="Cores that are busy while nobody asks.")
     ordinary_token_s: Seconds = Field(0, description="For each token of an ordinary answer.")

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import simpy
 
-from llm42.plan.core import Core
 from llm42.plan.fleet import Fleet
 from llm42.plan.ledger import Ledger
 from llm42.plan.page_store import PageStore
 from llm42.plan.step_times import StepTimes
 from llm42.protocol import ReplayReply, Verify
 from llm42.protocol.messages import WORD
+from llm42.verifier.heads import head_blocks
 from llm42.verifier.jobs import Job
 from llm42.verifier.pages import PageCache
-from llm42.verifier.passes import Pass, PassOutput, RowOutput
+from llm42.verifier.passes import Pass, PassOutput, Row, RowOutput
 from llm42.verifier.scheduler import Scheduler
 from llm42.verifier.usage import use_of
 
@@ -31,14 +31,11 @@ class _Asked:
 class VerifierEngine:
     """Its pass loop is that of :class:`llm42.verifier.engine.ReplayEngine`: the next pass is planned while one runs."""
 
-    def __init__(
-        self, env: simpy.Environment, name: str, fleet: Fleet, times: StepTimes, core: Core, ledger: Ledger
-    ) -> None:
+    def __init__(self, env: simpy.Environment, name: str, fleet: Fleet, times: StepTimes, ledger: Ledger) -> None:
         self.name = name
         self.load = 0
         """Replays on the way here, waiting and running; kept by the router."""
         self._env = env
-        self._core = core
         self._shape = fleet.shape
         self._times = times.replay_of(self._shape.rows, self._shape.window)
         self._ledger = ledger
@@ -72,8 +69,9 @@ class VerifierEngine:
             use = use_of(current)
             self._scheduler.begin(current)
             self._plan()
-            seconds = self._times.pass_s + self._times.asked_row_s * len(current.input.asked)
-            yield self._env.timeout(self._core.lengthened(seconds))
+            blocks = head_blocks(self._shape.rows, self._shape.window, current.input.asked)
+            seconds = self._times.pass_s + self._times.asked_row_s * len(blocks)
+            yield self._env.timeout(seconds)
             self._ledger.work("verifier", began, self._env.now)
             self._ledger.work("rows", began, self._env.now, len(current.rows) / self._shape.rows)
             self._ledger.used(use)
@@ -85,11 +83,10 @@ class VerifierEngine:
                 asked.answer(ReplayReply(FINGERPRINT, job.question.digest, job.scores, self._next.idle_rows, self.name))
 
     def _compute(self, current: Pass) -> PassOutput:
-        """What the model would say: the script, for each slot of each asked row."""
-        return PassOutput([self._row(self._asked[row.job].canonical, row.window) for row in current.rows if row.asked])
+        """What the model would say: the script, for each asked slot."""
+        return PassOutput([self._row(self._asked[row.job].canonical, row) for row in current.rows if row.asked])
 
-    def _row(self, canonical: bytes, window: int) -> RowOutput:
-        wide = self._shape.window * WORD
-        start = window * wide + WORD
-        tokens = canonical[start : start + wide].ljust(wide, b"\0")
-        return RowOutput(tokens, bytes(wide), bytes(wide), b"\1" * self._shape.window, b"", b"")
+    def _row(self, canonical: bytes, row: Row) -> RowOutput:
+        first, last = (WORD * (row.window * self._shape.window + slot + 1) for slot in row.slots)
+        tokens = canonical[first:last].ljust(last - first, b"\0")
+        return RowOutput(tokens, bytes(len(tokens)), bytes(len(tokens)), b"\1" * (len(tokens) // WORD), b"", b"")

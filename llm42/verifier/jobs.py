@@ -104,21 +104,18 @@ class Job:
             bytes(self._top_logprobs),
         )
 
-    def receive(self, row: RowOutput, slots: slice) -> None:
+    def receive(self, row: RowOutput) -> None:
         """Take what a pass says of the next asked positions. Up to the first that has no valid choice, if any: the
         job fails only if that is the first of all, whatever came of candidates that may be wrong."""
         if self._ended:
             return
-        valid = row.valid[slots]
-        self._ended = 0 in valid
-        slots = slice(slots.start, slots.start + (valid.index(0) if self._ended else len(valid)))
-        words = slice(WORD * slots.start, WORD * slots.stop)
-        self._tokens.frombytes(row.tokens[words])
-        self._logprobs += row.logprobs[words]
-        self._ranks.frombytes(row.ranks[words])
-        top = slice(words.start * self.question.top, words.stop * self.question.top)
-        self._top_tokens += row.top_tokens[top]
-        self._top_logprobs += row.top_logprobs[top]
+        self._ended = 0 in row.valid
+        words = WORD * (row.valid.index(0) if self._ended else len(row.valid))
+        self._tokens.frombytes(row.tokens[:words])
+        self._logprobs += row.logprobs[:words]
+        self._ranks.frombytes(row.ranks[:words])
+        self._top_tokens += row.top_tokens[: words * self.question.top]
+        self._top_logprobs += row.top_logprobs[: words * self.question.top]
         if self._ended and len(self._tokens) <= self.question.given:
             position = self.question.start + len(self._tokens)
             self.error = ReplayImpossible(f"at position {position} the model's logits leave no token to choose")

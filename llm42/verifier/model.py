@@ -93,10 +93,10 @@ class ReplayModel:
         """One pass, blocking: for the audit, before there is an event loop to serve."""
         return self._thread.submit(self._pass, given).result(PASS_S)
 
-    def digests(self, given: PassInput, asked: list[int]) -> bytes:
+    def digests(self, given: PassInput, asked: list[list[int]], lead: int) -> list[bytes]:
         """One pass, blocking: see ``llm42_digest_pass``."""
-        arguments = (given.tokens, given.starts, given.tables, given.adapters, asked)
-        digests: bytes = self._thread.submit(self._call, "llm42_digest_pass", *arguments).result(PASS_S)
+        arguments = (given.tokens, given.starts, given.tables, given.adapters, asked, lead)
+        digests: list[bytes] = self._thread.submit(self._call, "llm42_digest_pass", *arguments).result(PASS_S)
         return digests
 
     async def close(self) -> None:
@@ -132,7 +132,7 @@ class ReplayModel:
 
     def _pass(self, given: PassInput) -> PassOutput:
         arrays = (given.tokens, given.starts, given.tables)
-        rows, seconds = self._call("llm42_replay_pass", *arrays, given.adapters, given.asked, given.orders)
+        rows, seconds = self._call("llm42_replay_pass", *arrays, given.adapters, given.asked, given.lead, given.orders)
         return PassOutput([_ROW_ERRORS[row[0]](row[1]) if len(row) == 2 else RowOutput(*row) for row in rows], seconds)
 
     def _call(self, method: str, *args: object) -> Any:

@@ -43,23 +43,30 @@ class Row:
         """Whether an answer is wanted from it (a decode row), or only its K/V (a prefill row)."""
         return self.window >= self.job.first_asked
 
+    @property
+    def slots(self) -> tuple[int, int]:
+        """Of a row that is asked: its first slot that is, and the one behind the last."""
+        start, window = self.window * self.job.shape.window, self.job.shape.window
+        return max(self.job.question.start - start, 0), min(self.job.length - start, window)
+
 
 @dataclass(frozen=True, slots=True)
 class PassInput:
-    """Arguments of ``llm42_replay_pass``: packed int32 arrays, the adapter of each row, the indices of the asked rows,
-    and of each of these what :func:`_order` says."""
+    """Arguments of ``llm42_replay_pass``: packed int32 arrays, the adapter of each row, the asked rows with their asked
+    slots, how far these are moved in the LM head, and of each of them what :func:`_order` says."""
 
     tokens: bytes
     starts: bytes
     tables: bytes
     adapters: list[str]
-    asked: list[int]
+    asked: list[list[int]]
+    lead: int
     orders: list[list[Any]]
 
 
 class RowOutput(NamedTuple):
-    """What an asked row says of each of its slots, packed: token, logprob and rank (32 bits each), whether these mean
-    anything (a byte), and the most probable tokens and their logprobs, as many as were asked for."""
+    """What an asked row says of each of its :attr:`Row.slots`, packed: token, logprob and rank (32 bits each), whether
+    these mean anything (a byte), and the most probable tokens and their logprobs, as many as were asked for."""
 
     tokens: bytes
     logprobs: bytes
@@ -83,7 +90,7 @@ class Pass:
     """Rows to run together, encoded at once; the rest of the shape is padding.
 
     ``first`` is where in the pass the rows begin (they go on at its top). If it is not 0, the padding has tokens too:
-    what is replayed to audit it stands in other rows than usual, beside other neighbours.
+    what is replayed to audit it stands in other rows than usual, beside other neighbours, and elsewhere in the LM head.
     """
 
     def __init__(self, shape: PassShape, rows: Sequence[Row], first: int = 0) -> None:
@@ -103,14 +110,12 @@ class Pass:
 
     def deliver(self, output: PassOutput) -> None:
         """Give each asked row's choices to its job."""
-        window = self.shape.window
         asked = (row for row in self.rows if row.asked)
         for row, said in zip(asked, output.rows, strict=True):
-            start, job = row.window * window, row.job
             if isinstance(said, ReplayError):
-                job.error = job.error or said
-                continue
-            job.receive(said, slice(max(job.question.start - start, 0), min(job.length - start, window)))
+                row.job.error = row.job.error or said
+            else:
+                row.job.receive(said)
 
 
 def _encode(shape: PassShape, rows: Sequence[Row], first: int) -> PassInput:
@@ -134,9 +139,9 @@ def _encode(shape: PassShape, rows: Sequence[Row], first: int) -> PassInput:
         starts[index] = start
         ids = row.job.table.ids[: -(-end // shape.block)]
         tables[index * shape.blocks : index * shape.blocks + len(ids)] = ids
-    asked = [index for index, row in zip(places, rows, strict=True) if row.asked]
+    asked = [[index, *row.slots] for index, row in zip(places, rows, strict=True) if row.asked]
     orders = [_order(row, shape.window) for row in rows if row.asked]
-    return PassInput(bytes(tokens), starts.tobytes(), tables.tobytes(), adapters, asked, orders)
+    return PassInput(bytes(tokens), starts.tobytes(), tables.tobytes(), adapters, asked, first, orders)
 
 
 def _order(row: Row, window: int) -> list[Any]:

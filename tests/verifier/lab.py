@@ -49,8 +49,11 @@ def full_logits(
     replay = worker._llm42_pass
     with torch.inference_mode():
         hidden = replay.forward(tokens, starts, tables, adapters)
-        logits = [replay.logits(hidden[row], adapters[row]) for row in range(rows)]
-    return [[slot.contiguous().view(torch.uint8).numpy().tobytes() for slot in row] for row in logits]
+        logits: list[list[bytes]] = [[] for _ in range(rows)]
+        for block, pieces in replay.heads(hidden, [[row, 0, replay.window] for row in range(rows)], 0, adapters):
+            for piece in pieces:
+                logits[piece.number] = [slot.view(torch.uint8).numpy().tobytes() for slot in block[piece.places]]
+    return logits
 
 
 class Lab:

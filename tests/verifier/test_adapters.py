@@ -4,6 +4,7 @@
 times as long, they are met by default over HTTP only: ``tests/e2e/test_adapters.py``.
 """
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from llm42.adapters import adapters_of
 from llm42.config import Config
-from llm42.internals.adapters import RowAdapters
+from llm42.internals.adapters import SlotAdapters
 from llm42.models.tiny import tiny_adapter
 from llm42.protocol.errors import FingerprintMismatch
 from llm42.protocol.messages import Question, ReplayRequest, pack_tokens
@@ -91,6 +92,22 @@ async def test_hot_and_cold_and_never_the_pages_of_another(engine: ReplayEngine)
         await ask("slang")
 
 
+@pytest.mark.asyncio(loop_scope="module")
+async def test_single_slots_of_every_adapter_share_the_lm_head(engine: ReplayEngine) -> None:
+    """One adapter has a part for the LM head; as many changes of adapter as a pass has rows, and the last is not the
+    first."""
+    texts = [random_tokens(40, seed=seed) for seed in range(30, 34)]
+
+    async def ask(adapter: str, tokens: list[int]) -> Any:
+        question = Question(pack_tokens(tokens), len(tokens) - 1, adapter=adapter)
+        return (await engine.replay(ReplayRequest("test", question))).scores
+
+    worn = ("lisp", "", "lisp", "drawl")
+    alone = [await ask(adapter, tokens) for adapter, tokens in zip(worn, texts, strict=True)]
+    assert await asyncio.gather(*map(ask, worn, texts)) == alone
+    assert (await ask("", texts[0])).logprobs != alone[0].logprobs
+
+
 def test_start_up_audit_and_fingerprint(engine: ReplayEngine) -> None:
     assert engine.audit.properties == tuple(Property)
     assert list(engine.parts["adapters"]) == ["drawl", "lisp"]
@@ -99,13 +116,13 @@ def test_start_up_audit_and_fingerprint(engine: ReplayEngine) -> None:
 
 @pytest.mark.parametrize("engine", ["float32"], indirect=True)
 def test_a_row_with_its_neighbour_s_adapter(engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    wear = RowAdapters.wear
+    wear = SlotAdapters.wear
 
-    def planted(self: RowAdapters, names: Any) -> None:
-        wear(self, [*names[1:], *names[:1]])
+    def planted(self: SlotAdapters, names: Any) -> None:
+        wear(self, [*names[WINDOW:], *names[:WINDOW]])
 
     with monkeypatch.context() as patch:
-        patch.setattr(RowAdapters, "wear", planted)
+        patch.setattr(SlotAdapters, "wear", planted)
         with pytest.raises(AuditFailed) as failed:
             audit(engine._model)
     assert {failure.violated for failure in failed.value.failures} == {Property.ROW}

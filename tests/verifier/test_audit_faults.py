@@ -80,6 +80,21 @@ def test_what_is_read_from_a_page_is_not_what_was_written(
 
 
 @pytest.mark.parametrize("engine", ["float32"], indirect=True)
+def test_a_head_that_knows_where_a_slot_stands(engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computes slots of several rows together, wherever there is room."""
+    heads = ReplayPass.heads
+
+    def planted(self: ReplayPass, *given: Any) -> Any:
+        for logits, pieces in heads(self, *given):
+            assert logits is not None
+            yield logits * (1 + faults.STEP * torch.arange(len(logits))).unsqueeze(-1).to(logits.dtype), pieces
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ReplayPass, "heads", planted)
+        assert violated(engine) == {ROW}
+
+
+@pytest.mark.parametrize("engine", ["float32"], indirect=True)
 def test_a_verifier_that_fails_is_never_there(engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made on a model that is loaded already."""
     forward = ReplayPass.forward

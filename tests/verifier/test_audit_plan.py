@@ -3,6 +3,7 @@
 import pytest
 
 from llm42.verifier.audit.probes import NEIGHBOURS, PADDING, TAILS, Probes
+from llm42.verifier.heads import head_blocks
 from llm42.verifier.passes import PassShape
 
 WINDOW, CONTEXT = 32, 512
@@ -40,6 +41,22 @@ def test_the_plan_disturbs_every_target(rows: int) -> None:
             assert probe.window == probes.targets[probe.target].window
         if given.neighbours == PADDING:
             assert all(probe is None or probe.known for probe in given.rows)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 8, 16])
+def test_the_plan_moves_targets_in_the_head(rows: int) -> None:
+    """To places that are not their slots, in blocks that they share with other rows."""
+    moved: set[tuple[int, int]] = set()
+    shared: set[int] = set()
+    for given in Probes(PassShape(rows, WINDOW, WINDOW, CONTEXT), 100, "quick").rounds():
+        asked, targets = given.asked(), dict(given.targets())
+        for block in head_blocks(rows, WINDOW, asked, given.lead):
+            for piece in block.pieces:
+                if (row := asked[piece.number][0]) in targets:
+                    moved |= {(targets[row].target, piece.place)} if piece.place else set()
+                    shared |= {targets[row].target} if len(block.pieces) > 1 else set()
+    assert len(moved) >= 6
+    assert len(shared) >= 2
 
 
 def test_a_plan_for_a_context_of_one_window() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from llm42.internals import replay
+from llm42.internals.replay import ReplayPass
 from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible, ReplayRefused, VerifierBusy
-from llm42.protocol.messages import Question, ReplayReply, ReplayRequest, pack_tokens
-from llm42.protocol.selection import Selection
+from llm42.protocol.messages import Question, ReplayReply, ReplayRequest, Scores, pack_tokens
+from llm42.protocol.selection import GREEDY, Selection
 from llm42.protocol.steering import Grammar, Steering
-from llm42.sampling import Selected, select
+from llm42.sampling import Selected, choices, select
 from llm42.sampling.grammar_compiler import GrammarBusy
 from llm42.verifier.engine import MAX_FAILURES, ReplayEngine
 from tests.verifier.conftest import CONTEXT, WINDOW, verifier_config
@@ -69,7 +69,7 @@ async def test_cold_hot_and_rebuilt_cache(engine: ReplayEngine, monkeypatch: pyt
         seen.append(logits.contiguous().view(torch.uint8).numpy().tobytes())
         return select(logits, *rest)
 
-    monkeypatch.setattr(replay, "select", recording)
+    monkeypatch.setattr(choices, "select", recording)
     tokens = random_tokens(400)
 
     async def logits(tokens: list[int], *, hits: int) -> tuple[Answer, list[bytes]]:
@@ -105,14 +105,53 @@ async def test_many_at_once_equal_one_at_a_time(engine: ReplayEngine) -> None:
     assert len(set(alone)) == len(alone)
 
 
-async def test_how_a_text_is_split_into_calls_does_not_matter(engine: ReplayEngine) -> None:
-    tokens = random_tokens(130)
-    whole = await ask(engine, tokens, 0)
-    for first, end in ((0, 1), (0, 33), (31, 64), (64, 96), (65, 129), (129, 130)):
-        part = await ask(engine, tokens[:end], first)
-        assert part.tokens == whole.tokens[first:end]
-        assert part.logprobs == whole.logprobs[4 * first : 4 * end]
-        assert part.ranks == whole.ranks[first:end]
+STEERED = Steering(
+    prompt_tokens=20,
+    frequency_penalty=0.5,
+    repetition_penalty=1.3,
+    logit_bias=((5, 3.0),),
+    min_tokens=60,
+    stops=(0, 17),
+    bad_words=((5, 6), (9,)),
+)
+SELECTIONS = {
+    "greedy": GREEDY,
+    "drawn": Selection(temperature=0.8, top_p=0.95, top_k=50, seed=7),
+    "steered": Selection(temperature=1.5, seed=7, steering=STEERED),
+}
+
+
+@pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
+async def test_how_a_text_is_split_into_calls_does_not_matter(engine: ReplayEngine, selection: Selection) -> None:
+    """Nor which slots are chosen for at once, where in that a call begins, and who else is in the LM head."""
+    tokens, other = random_tokens(130), random_tokens(70)
+
+    async def replay_part(first: int, end: int) -> Scores:
+        question = Question(pack_tokens(tokens[:end]), first, selection, top=2)
+        return (await engine.replay(ReplayRequest("test", question))).scores
+
+    whole = await replay_part(0, 130)
+    for first, end in ((0, 1), (0, 33), (7, 9), (8, 16), (31, 64), (64, 96), (65, 129), (75, 85), (129, 130)):
+        assert await replay_part(first, end) == whole[first:end]
+    beside = [replay_part(first, end) for first, end in ((3, 6), (40, 51), (98, 128))]
+    *found, _ = await asyncio.gather(*beside, ask(engine, other, 65))
+    assert found == [whole[3:6], whole[40:51], whole[98:128]]
+    assert await replay_part(8, 16) != whole[9:17]
+
+
+async def test_prompts_are_scored_alike_however_long_they_are(engine: ReplayEngine) -> None:
+    """Given tokens end anywhere in what is chosen for at once."""
+    tokens = random_tokens(100)
+
+    async def scored(length: int) -> Scores:
+        question = Question(pack_tokens(tokens[:length]), 0, given=length - 1)
+        return (await engine.replay(ReplayRequest("test", question))).scores
+
+    whole = await scored(100)
+    assert whole.tokens[:99] == tokens[1:]
+    for length in (2, 9, 33, 43, 97):
+        assert (await scored(length))[: length - 1] == whole[: length - 1]
+    assert (await scored(43)).tokens[42] != tokens[43], "the last one is chosen"
 
 
 async def test_scarce_pages_only_queue(engine: ReplayEngine) -> None:
@@ -180,30 +219,30 @@ async def test_the_whole_context_can_be_replayed(engine: ReplayEngine) -> None:
 
 
 async def test_an_invalid_choice_fails_only_its_request(engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN in slot 3 of the first asked row of a pass: what comes before is answered, and what does not depend on it."""
+    """NaN in slot 3 of the first row of a pass: what comes before is answered, and what does not depend on it."""
     tokens, other = random_tokens(10), random_tokens(10)
     reference = await ask(engine, other, 0)
-    rows = 0
+    forward, passes = ReplayPass.forward, 0
 
-    def poisoned(logits: torch.Tensor, *rest: Any) -> Selected:
-        nonlocal rows
-        rows += 1
-        if rows == 1:
-            logits = logits.clone()
-            logits[3, 77] = float("nan")
-        return select(logits, *rest)
+    def poisoned(self: ReplayPass, *given: Any) -> torch.Tensor:
+        nonlocal passes
+        passes += 1
+        hidden = forward(self, *given)
+        if passes == 1:
+            hidden[0, 3, 7] = float("nan")
+        return hidden
 
     whole = await ask(engine, tokens, 0)
-    monkeypatch.setattr(replay, "select", poisoned)
+    monkeypatch.setattr(ReplayPass, "forward", poisoned)
     cut, fine = await asyncio.gather(ask(engine, tokens, 0), ask(engine, other, 0))
     assert (cut.tokens, cut.logprobs) == (whole.tokens[:3], whole.logprobs[:12])
     assert fine == reference
-    rows = 0
+    passes = 0
     failed, fine = await asyncio.gather(ask(engine, tokens, 3), ask(engine, other, 0), return_exceptions=True)
     assert isinstance(failed, ReplayImpossible)
     assert "position 3" in str(failed)
     assert fine == reference
-    rows = 0
+    passes = 0
     assert len((await ask(engine, tokens, 4)).tokens) == 6, "a slot that nobody asked for does not matter"
 
 
@@ -218,7 +257,7 @@ async def test_a_failing_pass_fails_its_requests_and_publishes_nothing(
         raise RuntimeError("planted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(replay.ReplayPass, "forward", broken)
+        patch.setattr(ReplayPass, "forward", broken)
         with pytest.raises(ReplayFailed, match="planted"):
             await ask(engine, tokens, 2 * WINDOW)
     engine.check_health()
@@ -234,7 +273,7 @@ async def test_a_verifier_whose_passes_keep_failing_is_unhealthy(
         raise RuntimeError("planted")
 
     with monkeypatch.context() as patch:
-        patch.setattr(replay.ReplayPass, "forward", broken)
+        patch.setattr(ReplayPass, "forward", broken)
         for _ in range(MAX_FAILURES):
             engine.check_health()
             with pytest.raises(ReplayFailed, match="planted"):
@@ -300,7 +339,7 @@ async def test_a_request_that_cannot_be_chosen_for_fails_alone(
             raise raised
         return select(logits, *rest)
 
-    monkeypatch.setattr(replay, "select", choosing)
+    monkeypatch.setattr(choices, "select", choosing)
     poison = ReplayRequest("poison", Question(pack_tokens(random_tokens(20)), 0, top=3))
     for _ in range(MAX_FAILURES + 1):
         failed, fine = await asyncio.gather(engine.replay(poison), ask(engine, tokens, 0), return_exceptions=True)

@@ -70,10 +70,10 @@ class RememberingModel:
         shape = self.shape
         outputs = []
         placed = dict(in_place(running))
-        for index in running.input.asked:
+        for index, first, last in running.input.asked:
             row = placed[index]
             tokens = unpack_tokens(row.job.question.tokens)
-            chosen = [canonical(tokens[: row.window * shape.window + slot + 1]) for slot in range(shape.window)]
+            chosen = [canonical(tokens[: row.window * shape.window + slot + 1]) for slot in range(first, last)]
             packed, logprobs = pack_tokens(chosen), struct.pack(f"{len(chosen)}f", *chosen)
             outputs.append(RowOutput(packed, logprobs, packed, bytes([1] * len(chosen)), b"", b""))
         return PassOutput(outputs)

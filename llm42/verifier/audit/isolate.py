@@ -31,7 +31,7 @@ class Isolation:
         # What is not repeatable cannot be told apart any further.
         if found := next(self._not_repeatable(), None):
             return [found]
-        checks = (self._depends_on_tail(), self._depends_on_row())
+        checks = (self._depends_on_tail(), self._depends_on_row(), self._depends_on_place())
         failures = [failure for check in checks if (failure := next(check, None))]
         return failures or [self._only_together()]
 
@@ -42,7 +42,7 @@ class Isolation:
             for given, before in zip(rounds, first, strict=True):
                 again = self._rig.run(given)
                 for row, probe in given.targets():
-                    if (slot := differs(before[row], again[row], self._window)) is not None:
+                    if (slot := differs(before[row], again[row], probe.known)) is not None:
                         where = f"a pass repeated with nothing changed differed in {self._place(probe, row, slot)}"
                         yield Failure(Property.REPEATABLE, where)
 
@@ -51,7 +51,8 @@ class Isolation:
         for given in self._company():
             whole = self._rig.run(self._beside(given, self._target))[self._row]
             for probe in [self._probe, *others]:
-                changed = self._rig.run(self._beside(given, probe))[self._row]
+                # All slots, so that nothing moves in the LM head.
+                changed = self._rig.run(self._beside(given, replace(probe, heard=self._window)))[self._row]
                 if (slot := differs(whole, changed, probe.known)) is not None:
                     where = (
                         f"{self._place(probe, self._row, slot)} changed when the slots from {probe.known} on became "
@@ -79,6 +80,14 @@ class Isolation:
                     f"{self._place(self._target, self._row, slot)} changed when the other rows became "
                     f"{given.neighbours} instead of padding"
                 )
+                yield Failure(Property.ROW, where)
+
+    def _depends_on_place(self) -> Iterator[Failure]:
+        alone = self._probes.alone(replace(self._target, known=1), self._row)
+        reference = self._rig.run(alone)[self._row]
+        for lead in sorted({1, self._window // 2, self._window - 1}) if len(alone.rows) > 1 else ():
+            if differs(reference, self._rig.run(replace(alone, lead=lead))[self._row], 1) is not None:
+                where = f"{self._place(self._target, self._row, 0)} changed when it stood {lead} on in the LM head"
                 yield Failure(Property.ROW, where)
 
     def _company(self) -> list[Round]:

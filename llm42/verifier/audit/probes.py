@@ -41,20 +41,29 @@ class Probe:
     """Which target the first ``known`` slots are those of."""
     known: int = 0
     """Slots whose logits are compared; 0 for a neighbour."""
+    heard: int = 0
+    """Slots that are asked for though nobody compares them, if more than ``known``: a neighbour's are beside those of
+    targets in the LM head, and move them."""
     tail: str = "its own"
     adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One pass: G rows, None for padding."""
+    """One pass: G rows, None for padding. ``lead`` moves the first slots asked for in the LM head."""
 
     rows: tuple[Probe | None, ...]
     neighbours: str
+    lead: int = 0
 
     def targets(self) -> Iterator[tuple[int, Probe]]:
         """Row index and probe of all rows that are compared."""
         return ((index, probe) for index, probe in enumerate(self.rows) if probe is not None and probe.known)
+
+    def asked(self) -> list[list[int]]:
+        """Row index, and the first slot and the one behind the last that are asked for."""
+        heard = ((index, max(probe.known, probe.heard)) for index, probe in enumerate(self.rows) if probe is not None)
+        return [[index, 0, slots] for index, slots in heard if slots]
 
 
 class Probes:
@@ -113,12 +122,13 @@ class Probes:
             else:
                 turn = number + target
                 rows.append(self.disturbed(target, fills[turn % len(fills)], TAILS[(turn + row) % len(TAILS)]))
-        return Round(tuple(rows), kind)
+        return Round(tuple(rows), kind, lead=number % self._shape.window)
 
     def _neighbour(self, kind: str, target: int) -> Probe | None:
         if kind == PADDING:
             return None
-        return replace(self._disturber(kind, target), adapter=self._random.choice(self._adapters))
+        adapter, heard = self._random.choice(self._adapters), self._random.randint(1, -(-self._shape.window // 2))
+        return replace(self._disturber(kind, target), adapter=adapter, heard=heard)
 
     def _disturber(self, kind: str, target: int) -> Probe:
         window = self._random.choice(self.windows)

@@ -22,7 +22,7 @@ class Property(StrEnum):
 _MEANING = {
     Property.REPEATABLE: "the same pass gives the same bits",
     Property.TAIL: "a slot does not depend on later slots of its row",
-    Property.ROW: "a row depends neither on its index nor on the other rows",
+    Property.ROW: "a row depends neither on its index, nor on other rows, nor on where its slots stand in the LM head",
     Property.CACHE: "K/V from the window cache, however it was computed, gives the same bits as a cold replay",
 }
 

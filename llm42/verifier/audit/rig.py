@@ -19,7 +19,7 @@ from llm42.verifier.passes import Pass, Row
 FILLED_PAGES = 4
 
 Digests = dict[int, list[bytes]]
-"""Row -> a digest of the logits of each of its slots."""
+"""Row -> a digest of the logits of each of its known slots."""
 
 
 class Rig:
@@ -48,12 +48,12 @@ class Rig:
     def run(self, given: Round) -> Digests:
         """One pass; digests of the rows that hold targets."""
         rows = [self._row(index, probe) for index, probe in enumerate(given.rows)]
-        asked = [index for index, _ in given.targets()]
-        digests = self._pass(rows, asked)
-        window = self._shape.window * DIGEST_BYTES
+        asked = given.asked()
+        compared = {index for index, _ in given.targets()}
         return {
-            row: [digests[at : at + DIGEST_BYTES] for at in range(index * window, (index + 1) * window, DIGEST_BYTES)]
-            for index, row in enumerate(asked)
+            row: [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+            for (row, _, _), digests in zip(asked, self._pass(rows, asked, given.lead), strict=True)
+            if row in compared
         }
 
     def _row(self, index: int, probe: Probe | None) -> Row:
@@ -84,6 +84,6 @@ class Rig:
         job.table = PageTable(pages=[], ids=array("i", pages), shared=0)
         return Row(job, window)
 
-    def _pass(self, rows: Sequence[Row], asked: list[int]) -> bytes:
+    def _pass(self, rows: Sequence[Row], asked: list[list[int]], lead: int = 0) -> list[bytes]:
         self._on_pass()
-        return self._model.digests(Pass(self._shape, rows).input, asked)
+        return self._model.digests(Pass(self._shape, rows).input, asked, lead)
