@@ -11,13 +11,14 @@ from llm42.bench.workload import Length, Mix
 class System:
     """A system under test. ``kind`` is llm42, vllm (as it comes), serial (vLLM without batching) or invariant (vLLM in
     its platform's batch-invariant way). ``threads`` are CPU threads of the (drafting) engine, ``verifier_threads``
-    those of the verifier."""
+    those of the verifier, and ``cadence`` says when replays are due."""
 
     kind: str
     threads: int
     verifier_threads: int = 0
     window_size: int = 0
     verify_batch_size: int = 0
+    cadence: str = "adaptive"
 
     @property
     def ours(self) -> bool:
@@ -27,7 +28,8 @@ class System:
     def name(self) -> str:
         if not self.ours:
             return f"{self.kind}-{self.threads}t"
-        return f"llm42-{self.threads}+{self.verifier_threads}t-W{self.window_size}-G{self.verify_batch_size}"
+        name = f"llm42-{self.threads}+{self.verifier_threads}t-W{self.window_size}-G{self.verify_batch_size}"
+        return name if self.cadence == "adaptive" else f"{name}-{self.cadence}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ def experiments(suite: Suite, subject: Subject, cores: int) -> list[Experiment]:
         ("online", suite.pairs, _online(suite, line, cell)),
         ("lone", suite.pairs, _lone(suite, cell)),
         ("spans", 1, _spans(suite, line, cell)),
+        ("limit", suite.repeats, _limit(suite, line, cell)),
         ("recompute", 1, _recompute(suite, line, cell)),
     )
     return [
@@ -75,7 +76,7 @@ def _interleaved(name: str, repeats: int, conditions: list[Cell]) -> tuple[Cell,
 
 
 def _saturation(suite: Suite, line: Line, cell: Cell) -> Iterator[Cell]:
-    """CPU time of a token, padding, and the capacity that arrivals are measured by."""
+    """CPU time of a token, padding, and the capacity that arrivals are measured by, where replays are eager."""
     for share in (0.0, 1.0):
         yield replace(cell, share=share, scrape=True)
     for system in (line.half, line.plain):
@@ -123,6 +124,14 @@ def _spans(suite: Suite, line: Line, cell: Cell) -> Iterator[Cell]:
     yield replace(some, share=1.0)
     yield replace(some, system=line.plain)
     yield replace(some, system=line.plain, lanes=1)
+
+
+def _limit(suite: Suite, line: Line, cell: Cell) -> Iterator[Cell]:
+    """CPU time of a token and padding with many streams, where no replay is early."""
+    frugal = replace(line.ours, cadence="window")
+    lanes = suite.limit_lanes
+    for share in (0.0, 1.0):
+        yield replace(cell, system=frugal, lanes=lanes, requests=8 * lanes, share=share, scrape=True)
 
 
 def _recompute(suite: Suite, line: Line, cell: Cell) -> Iterator[Cell]:

@@ -45,8 +45,7 @@ _SECTIONS = {
     ),
     "cpu": (
         "CPU time of a token",
-        "At saturation ({lanes} streams). It does not depend on how the cores were split. `rest` is Ray, or vLLM's "
-        "frontend.",
+        "In a closed loop, of all processes of a system. `rest` is Ray, or vLLM's frontend.",
     ),
 }
 _FIGURES = {"offline": "offline", "ttft": "online", "neighbours": "neighbours", "recompute": "recompute"}
@@ -128,13 +127,15 @@ def _machine(suite: Suite, machine: Mapping[str, Any]) -> Iterator[str]:
         + (f"GPUs: {', '.join(machine['gpus'])}." if machine["gpus"] else "No GPU: nothing here says anything of GPUs.")
     )
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    yield f"Python {machine['python']}, {versions}. The load generator ran on the same cores."
+    yield f"Python {machine['python']}, {versions}. The load generator ran on the same cores, on any of them."
     yield ""
     yield (
         f"Split of {machine['split']['cores']} CPU threads: {machine['split']['drafting']} for our drafting engine and "
         f"{machine['split']['verifying']} for our verifier, {machine['split']['cores']} for vLLM. W = "
-        f"{suite.window_size}, G = {suite.verify_batch_size}. All systems of an experiment are alive at once, and take "
-        "turns (ABBA). Square brackets are 95 % bootstrap intervals over whole runs."
+        f"{suite.window_size}, G = {suite.verify_batch_size}. Without a GPU our verifier is pinned to its own cores "
+        "where there are enough, and all else of ours to the others. All systems of an experiment are alive at once, "
+        "and take turns (ABBA). "
+        "Square brackets are 95 % bootstrap intervals over whole runs."
     )
 
 

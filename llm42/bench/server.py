@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -81,6 +82,8 @@ class Server:
         try:
             metrics = _until_ready(job, system.ours, f"http://{LOOPBACK}:{port}")
             model = httpx.get(f"http://{LOOPBACK}:{port}/v1/models", timeout=HTTP_S, trust_env=False).json()
+            if system.ours and not place.gpu:
+                _pin_verifier(job, system)
         except BaseException:
             _stop(job)
             raise
@@ -128,6 +131,7 @@ def serve_config(system: System, place: Place, port: int) -> dict[str, Any]:
         "determinism": "off",
         "window_size": system.window_size,
         "verify_batch_size": system.verify_batch_size,
+        "cadence": {"mode": system.cadence},
         "fast_path": {"threads": system.threads, **pool},
         "verifier": {"threads": system.verifier_threads, **pool},
     }
@@ -187,6 +191,20 @@ def _healthy(url: str) -> bool:
         return httpx.get(f"{url}/health", timeout=HTTP_S, trust_env=False).is_success
     except httpx.TransportError:
         return False
+
+
+def _pin_verifier(job: Job, system: System) -> None:
+    """Give the verifier cores of its own, as a pool of its own has. All other processes of the deployment share as many
+    as the drafting engine has threads; the load generator is not pinned."""
+    cores = sorted(os.sched_getaffinity(0))
+    drafting, verifying = cores[: system.threads], cores[system.threads :][: system.verifier_threads]
+    if len(verifying) < system.verifier_threads:
+        return  # more threads than cores: they have to share
+    for process in _tree(job):
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):  # it has ended meanwhile
+            own = _role(process.cmdline()) == "verifier"
+            for thread in process.threads():  # a process's affinity is that of its main thread alone
+                os.sched_setaffinity(thread.id, verifying if own else drafting)
 
 
 def _require_running(job: Job) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from llm42.bench.workload import Length, Mix
 
-ALL = ("saturation", "offline", "neighbours", "online", "lone", "spans", "recompute")
+ALL = ("saturation", "offline", "neighbours", "online", "lone", "spans", "limit", "recompute")
 DRIFT = ("spans", "recompute")
 """Of drafts that drift: on a CPU they hardly do in float32."""
 
@@ -53,13 +53,22 @@ class Suite:
 
     @property
     def lanes(self) -> int:
-        """Twice as many streams as a pass has rows: no verifier waits for work."""
+        """Twice as many streams as a pass has rows."""
         return 2 * self.verify_batch_size
+
+    @property
+    def limit_lanes(self) -> int:
+        """So many that neither engine waits for the other."""
+        return 8 * self.verify_batch_size
 
 
 QUICK = Suite(
     name="quick",
-    subjects=(Subject("tiny", "float32", ALL[:5]), Subject("tiny", "bfloat16", DRIFT)),
+    subjects=(
+        Subject("tiny", "float32", (*ALL[:5], "limit")),
+        Subject("demo", "float32", ("lone",)),
+        Subject("tiny", "bfloat16", DRIFT),
+    ),
     max_model_len=1024,
     window_size=32,
     verify_batch_size=4,
@@ -81,7 +90,7 @@ QUICK = Suite(
     loads=(0.7,),
     shapes=((16, 4), (64, 4)),
     passes=((16, 1), (16, 4), (32, 4), (64, 4), (32, 16)),
-    batches=(1, 2, 4, 8, 16),
+    batches=(1, 2, 4, 8, 16, 32),
 )
 
 FULL = Suite(
@@ -131,7 +140,7 @@ SMOKE = Suite(
     loads=(0.7,),
     shapes=(),
     passes=((32, 2),),
-    batches=(1, 2, 4),
+    batches=(1, 2, 4, 16),
 )
 """Sees that everything works; its figures mean nothing."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from llm42.bench.cell import Answer, Cell, System
 from llm42.bench.results import Results
 from llm42.bench.statistics import estimate, percentile
-from llm42.bench.targets import bare_cpu, mean, median, p95, slots
+from llm42.bench.targets import LOADS, bare_cpu, mean, median, p95, slots
 
 MS = 1e3
 KINDS = {"vllm": "vLLM", "serial": "vLLM, max_num_seqs=1", "invariant": "vLLM, batch-invariant"}
@@ -26,7 +26,8 @@ def label(system: System, share: float | None = None) -> str:
     """What a condition is called in tables and plots."""
     if not system.ours:
         return f"{KINDS[system.kind]} ({system.threads} thread{'s' if system.threads > 1 else ''})"
-    return "LLM-42" if share is None else f"LLM-42, {share:.0%} det."
+    name = "LLM-42" if system.cadence == "adaptive" else f"LLM-42 ({system.cadence})"
+    return name if share is None else f"{name}, {share:.0%} det."
 
 
 def mean_throughput(results: Results) -> float:
@@ -165,23 +166,26 @@ def spans(results: Results) -> Table:
 
 
 def cpu(results: Results, calibration: dict[str, Any] | None) -> Table:
-    """CPU milliseconds of an output token at saturation, by process, and what its parts take bare."""
-    rows = []
+    """CPU milliseconds of an output token under load, by process, and what its parts take bare."""
+    rows: list[tuple[str, ...]] = []
     roles = ("fast path", "verifier", "router", "engine", "rest")
-    found = results.where("saturation")
-    for system, share in conditions(found):
-        here = found.where("saturation", system=system, share=share)
-        tokens = sum(answer.tokens for answer in here.answers())
-        spent = [sum(measured.cpu.get(role, 0.0) for measured in here.measured) / tokens * MS for role in roles]
-        rows.append((label(system, share), *(f"{ms:.2f}" if ms else "" for ms in spent), f"{sum(spent):.2f}"))
-    whole = found.where("saturation", share=1.0)
-    if whole and calibration is not None:
-        cell, measured = whole.cells[0]
-        shape = (cell.system.window_size, cell.system.verify_batch_size)
-        bare = bare_cpu(calibration, measured, cell.lanes, shape)
-        parts = ", ".join(f"{name} {seconds * MS:.2f}" for name, seconds in bare.items())
-        rows.append((f"bare: {parts}", *[""] * len(roles), f"{sum(bare.values()) * MS:.2f}"))
-    return Table(("CPU ms a token", *roles, "all"), tuple(rows))
+    for experiment in LOADS:
+        found = results.where(experiment)
+        for system, share in conditions(found):
+            here = found.where(experiment, system=system, share=share)
+            tokens = sum(answer.tokens for answer in here.answers())
+            spent = [sum(measured.cpu.get(role, 0.0) for measured in here.measured) / tokens * MS for role in roles]
+            streams = str(here.cells[0][0].lanes)
+            figures = (f"{ms:.2f}" if ms else "" for ms in spent)
+            rows.append((label(system, share), streams, *figures, f"{sum(spent):.2f}"))
+        whole = found.where(experiment, share=1.0)
+        if whole and calibration is not None:
+            cell, measured = whole.cells[0]
+            shape = (cell.system.window_size, cell.system.verify_batch_size)
+            bare = bare_cpu(calibration, measured, cell.lanes, shape)
+            parts = ", ".join(f"{name} {seconds * MS:.2f}" for name, seconds in bare.items())
+            rows.append((f"bare: {parts}", str(cell.lanes), *[""] * len(roles), f"{sum(bare.values()) * MS:.2f}"))
+    return Table(("CPU ms a token", "streams", *roles, "all"), tuple(rows))
 
 
 def conditions(results: Results) -> list[tuple[System, float]]:

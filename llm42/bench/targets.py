@@ -12,6 +12,8 @@ from llm42.bench.results import Results
 from llm42.bench.statistics import Estimate, Run, percentile, ratio
 
 LOAD = 0.7
+LOADS = {"saturation": "", "limit": ", window boundaries only"}
+"""Experiments that tell what a token costs, and how their targets are called."""
 
 
 def mean(run: Run) -> float:
@@ -41,7 +43,8 @@ class Target:
 
 def targets(results: Results, calibration: dict[str, Any] | None) -> list[Target]:
     """All of them, whatever was measured."""
-    return [*_neighbours(results), *_online(results), _lone(results), _cpu(results, calibration), _padding(results)]
+    close = [target for name in LOADS for target in (_cpu(results, calibration, name), _padding(results, name))]
+    return [*_neighbours(results), *_online(results), _lone(results), *close]
 
 
 def throughput_ratio(results: Results, base: Results) -> Estimate | None:
@@ -125,11 +128,11 @@ def _lone(results: Results) -> Target:
     return Target("a lone stream's time, deterministic over ordinary", 1.10, _ratio(pairs, median), how)
 
 
-def _cpu(results: Results, calibration: dict[str, Any] | None) -> Target:
-    name = "CPU seconds of a committed token over the sum of its parts, each bare"
-    runs = results.where("saturation", share=1.0)
+def _cpu(results: Results, calibration: dict[str, Any] | None, experiment: str) -> Target:
+    name = f"CPU seconds of a committed token over the sum of its parts, each bare{LOADS[experiment]}"
+    runs = results.where(experiment, share=1.0)
     if not runs or calibration is None:
-        return Target(name, 1.10, None, "needs the experiment `saturation` and a calibration")
+        return Target(name, 1.10, None, f"needs the experiment `{experiment}` and a calibration")
     cell = runs.cells[0][0]
     shape = (cell.system.window_size, cell.system.verify_batch_size)
     pairs: list[tuple[Run, Run]] = [
@@ -146,9 +149,10 @@ def _cpu(results: Results, calibration: dict[str, Any] | None) -> Target:
     return Target(name, 1.10, found, note)
 
 
-def _padding(results: Results) -> Target:
-    runs = results.where("saturation", share=1.0)
+def _padding(results: Results, experiment: str) -> Target:
+    runs = results.where(experiment, share=1.0)
     shares = [[slots(measured.counters, "padding")] for measured in runs.measured if measured.counters]
     found = _ratio([(share, [1.0]) for share in shares], mean)
     lanes = runs.cells[0][0].lanes if runs else 0
-    return Target("padding, share of all slots of replay passes", 0.10, found, f"{lanes} deterministic streams")
+    name = f"padding, share of all slots of replay passes{LOADS[experiment]}"
+    return Target(name, 0.10, found, f"{lanes} deterministic streams")

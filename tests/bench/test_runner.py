@@ -76,18 +76,13 @@ def test_systems_live_as_long_as_they_are_compared(tmp_path: Path, world: World)
     with Runner(store, PLACE, lambda _: None) as runner:
         runner.run(made, lambda cell: None)
     ours, others = "llm42-1+1t-W32-G2", ["invariant-2t", "serial-2t", "vllm-1t", "vllm-2t"]
-    shapes = ["llm42-2+1t-W16-G4", "llm42-2+1t-W32-G4"]
+    shapes = [f"{ours}-window", "llm42-2+1t-W16-G4", "llm42-2+1t-W32-G4"]
     started = [name for what, name in world.log if what == "start"]
     assert sorted(started) == sorted([ours, *others, *shapes])  # each once
-    # A deployment of another shape is alone.
+    # A deployment of another shape or cadence is alone.
     first = world.log.index(("start", shapes[0]))
     assert {name for what, name in world.log[:first] if what == "stop"} == {ours, *others}
-    assert world.log[first:] == [
-        ("start", shapes[0]),
-        ("stop", shapes[0]),
-        ("start", shapes[1]),
-        ("stop", shapes[1]),
-    ]
+    assert world.log[first:] == [(what, shape) for shape in shapes for what in ("start", "stop")]
     assert all(cell in store for experiment in made for cell in experiment.cells)
     assert not any(measured.failures for _, measured in store)
 

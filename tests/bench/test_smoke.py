@@ -29,7 +29,7 @@ def test_a_suite_from_nothing_to_the_report(tmp_path: Path) -> None:
     ((model, results),) = split_models(store).items()
     assert model == ("tiny", "float32")
     assert {cell.experiment for cell, _ in results.cells} == {
-        "saturation", "offline", "neighbours", "online", "lone", "spans",
+        "saturation", "offline", "neighbours", "online", "lone", "spans", "limit",
     }  # fmt: skip
     assert not any(measured.failures for measured in results.measured)
     (ours,) = results.where("saturation", share=1.0).measured
