@@ -2,10 +2,11 @@
 
     python benchmarks/plan_validation.py --model tiny --lanes 2 4 8 --json
 
-Both engines are calibrated at the same time, since they share memory and caches when they serve. What lies between the
-parts is taken from a lone stream of each mode; what the rest of the machine takes from the engines' cores, from an idle
-server and from loads that are all ordinary and all deterministic. Nothing else of the serving runs enters a prediction.
-Needs the extra `bench` and a machine that does nothing else.
+Both engines are calibrated at the same time, since they share memory and caches when they serve. The verifier has a
+core of its own, the rest shares that of the drafting engine. What lies between the parts is taken from a lone stream of
+each mode; what the rest takes from the drafting engine's core, from an idle server and from loads that are all ordinary
+and all deterministic. Nothing else of the serving runs enters a prediction. Needs the extra `bench` and a machine that
+does nothing else.
 """
 
 import argparse
@@ -109,8 +110,8 @@ async def compare(server: Server, times: StepTimes, options: argparse.Namespace)
     found = []
     async with connect(server.url, server.model, ours=True, salt="plan") as client:
         wire = times.wire.model_copy(update=await wires(client, times, options))
-        host = await beside_the_engines(server, client, times, options)
-        print(f"between the parts: {wire}; beside the engines: {host}", file=sys.stderr)
+        host = await beside_the_engine(server, client, times, options)
+        print(f"between the parts: {wire}; beside the engine: {host}", file=sys.stderr)
         times = times.model_copy(update={"wire": wire, "host": host})
         for lanes in options.lanes:
             plan = plan_of(times, options, lanes, options.share, options.seconds)
@@ -140,10 +141,9 @@ async def wires(client: Client, times: StepTimes, options: argparse.Namespace) -
     return {"request_s": max(0.0, beyond[0.0]), "replay_s": max(0.0, beyond[1.0] - max(0.0, beyond[0.0]))}
 
 
-async def beside_the_engines(
-    server: Server, client: Client, times: StepTimes, options: argparse.Namespace
-) -> HostTimes:
-    """CPU time beyond the engines' steps: of an idle server, and for a token where all are ordinary, or none is."""
+async def beside_the_engine(server: Server, client: Client, times: StepTimes, options: argparse.Namespace) -> HostTimes:
+    """CPU time beyond the drafting engine's steps, without the verifier's: of an idle server, and for a token where all
+    are ordinary, or none is."""
     if gpus():
         return HostTimes()
     before = cpu_s(server)
@@ -153,7 +153,7 @@ async def beside_the_engines(
     for deterministic in (False, True):
         plan = plan_of(times, options, max(options.lanes), float(deterministic), options.seconds / 2)
         report = plan.predict()
-        computing = (report.fast_path_busy + report.verifier_busy) / report.tokens_per_s
+        computing = report.fast_path_busy / report.tokens_per_s
         began, before = time.perf_counter(), cpu_s(server)
         tokens = sum(answer.tokens for _, answer in await served(client, plan))
         beyond = cpu_s(server) - before - background * (time.perf_counter() - began)
@@ -162,8 +162,8 @@ async def beside_the_engines(
 
 
 def cpu_s(server: Server) -> float:
-    """CPU time so far, of the server's processes and of this one: it is the client."""
-    return sum(server.cpu().values()) + time.process_time()
+    """CPU time so far, of the server's processes but the verifier, and of this one: it is the client."""
+    return sum(seconds for role, seconds in server.cpu().items() if role != "verifier") + time.process_time()
 
 
 async def served(client: Client, plan: Plan) -> list[tuple[float, Answer]]:

@@ -1,4 +1,4 @@
-"""The CPU core that an engine computes on, where it has to share it with all that is no engine."""
+"""The CPU core that a fast path engine computes on, where it has to share it with all that is no engine."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,7 @@ class Core:
 
 
 class Host:
-    """All cores that engines compute on; what is no engine spreads over them evenly."""
+    """All cores that fast path engines compute on; what is no engine spreads over them evenly."""
 
     def __init__(self, env: simpy.Environment, times: HostTimes, engines: int) -> None:
         self._times = times

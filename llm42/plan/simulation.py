@@ -28,10 +28,9 @@ class Simulation:
         self._drift = drift
         self._env = env = simpy.Environment()
         self.ledger = ledger = Ledger(workload.warm_up_s, workload.duration_s)
-        host = Host(env, times.host, fleet.fast_paths + fleet.verifiers)
-        cores = iter(host.cores)
-        fast_paths = [FastPathEngine(env, fleet, times, next(cores), ledger) for _ in range(fleet.fast_paths)]
-        verifiers = [VerifierEngine(env, str(i), fleet, times, next(cores), ledger) for i in range(fleet.verifiers)]
+        host = Host(env, times.host, fleet.fast_paths)
+        fast_paths = [FastPathEngine(env, fleet, times, core, ledger) for core in host.cores]
+        verifiers = [VerifierEngine(env, str(i), fleet, times, ledger) for i in range(fleet.verifiers)]
         self._router = Router(env, fleet, times, host, fast_paths, verifiers, ledger, random.Random(workload.seed))
         self._arrivals = workload.arrivals()
         self._drained = env.event()
