@@ -2,11 +2,12 @@
 
     python benchmarks/plan_validation.py --model tiny --lanes 2 4 8 --json
 
-Both engines are calibrated at the same time, since they share memory and caches when they serve. The verifier has a
-core of its own, the rest shares that of the drafting engine. What lies between the parts is taken from a lone stream of
-each mode; what the rest takes from the drafting engine's core, from an idle server and from loads that are all ordinary
-and all deterministic. Nothing else of the serving runs enters a prediction. Needs the extra `bench` and a machine that
-does nothing else.
+Both engines are calibrated at the same time, since they share memory and caches when they serve, and twice, before and
+after all that is served: a machine changes, and the mean is what counts. The verifier has a core of its own, the rest
+shares that of the drafting engine. What lies between the parts is taken from a lone stream of each mode; what the rest
+takes from the drafting engine's core, from an idle server, a lone stream, and the largest load, all ordinary and all
+deterministic. Nothing else of the serving runs enters a prediction. Needs the extra `bench` and a machine that does
+nothing else.
 """
 
 import argparse
@@ -19,8 +20,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from itertools import islice
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,6 @@ from llm42.plan.step_times import HostTimes, StepTimes
 from llm42.plan.workload import Arrival
 
 ROWS, WINDOW = 4, 32
-LONE = 6
-"""Requests of each mode, one after the other, that tell what lies between the parts."""
 IDLE_S = 10.0
 
 
@@ -55,12 +53,14 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="llm42-plan-") as logs:
         place = Place(options.model, options.dtype, 1024, bool(gpus()), Path(logs))
-        times = calibrated(place, list(range(1, max(options.lanes) + 1)))
+        sizes = list(range(1, max(options.lanes) + 1))
+        before = calibrated(place, sizes, "before")
         server = Server.start(System("llm42", 1, 1, WINDOW, ROWS), place)
         try:
-            found = asyncio.run(compare(server, times, options))
+            seen = asyncio.run(observe(server, before, options))
         finally:
             server.stop()
+        found = compare(seen, halfway(before, calibrated(place, sizes, "after")), options)
     if options.json:
         print(json.dumps({"machine": facts(), "loads": found}))
         return
@@ -70,17 +70,44 @@ def main() -> None:
             print(f"  {name:28} {predicted:8.3f} {measured:8.3f} {predicted / measured - 1:+8.1%}")
 
 
-def calibrated(place: Place, batches: Sequence[int]) -> StepTimes:
+@dataclass(frozen=True)
+class Observed:
+    """What was served, before anything is predicted. CPU times are of all but the verifier, and of this client."""
+
+    first: dict[bool, float]
+    """Median TTFT of a lone stream, by whether it is deterministic, in seconds."""
+    background: float
+    """Cores that are busy while nobody asks."""
+    cpu_s: dict[tuple[bool, int], float]
+    """CPU time of a token beyond the background, by mode and clients."""
+    loads: dict[int, tuple[list[tuple[float, Answer]], dict[str, float]]]
+    """By clients: when each request was sent and what came of it, and what the counters grew by."""
+
+
+def calibrated(place: Place, batches: Sequence[int], when: str) -> StepTimes:
     """As `llm42 bench calibrate` does, twice at the same time."""
 
     def one(number: int) -> StepTimes:
-        logs = place.logs / str(number)
-        logs.mkdir()
+        logs = place.logs / when / str(number)
+        logs.mkdir(parents=True)
         say = (lambda step: print(f"calibrating: {step}", file=sys.stderr)) if number == 0 else (lambda step: None)
         return calibrate(replace(place, logs=logs), (1, 1), [(WINDOW, ROWS)], batches, hardware(facts()), say).times
 
     with ThreadPoolExecutor() as pool:
         return next(iter(list(pool.map(one, range(2)))))
+
+
+def halfway(one: StepTimes, other: StepTimes) -> StepTimes:
+    """Each time is the mean of the two."""
+
+    def mean(a: Any, b: Any) -> Any:
+        if isinstance(a, dict):
+            return {name: mean(a[name], b[name]) for name in a}
+        if isinstance(a, list):
+            return [mean(*pair) for pair in zip(a, b, strict=True)]
+        return (a + b) / 2 if isinstance(a, float) else a
+
+    return StepTimes.model_validate(mean(one.model_dump(mode="json"), other.model_dump(mode="json")))
 
 
 def plan_of(times: StepTimes, options: argparse.Namespace, lanes: int, share: float, seconds: float) -> Plan:
@@ -105,60 +132,69 @@ def plan_of(times: StepTimes, options: argparse.Namespace, lanes: int, share: fl
     )
 
 
-async def compare(server: Server, times: StepTimes, options: argparse.Namespace) -> list[dict[str, Any]]:
+async def observe(server: Server, times: StepTimes, options: argparse.Namespace) -> Observed:
     assert server.metrics is not None
-    found = []
+    first, cpu, loads = {}, {}, {}
     async with connect(server.url, server.model, ours=True, salt="plan") as client:
-        wire = times.wire.model_copy(update=await wires(client, times, options))
-        host = await beside_the_engine(server, client, times, options)
-        print(f"between the parts: {wire}; beside the engine: {host}", file=sys.stderr)
-        times = times.model_copy(update={"wire": wire, "host": host})
+        before = cpu_s(server)
+        await asyncio.sleep(IDLE_S)
+        background = min(0.99, (cpu_s(server) - before) / IDLE_S)
+        for deterministic in (False, True):
+            for lanes in (1, max(options.lanes)):
+                plan = plan_of(times, options, lanes, float(deterministic), options.seconds / 2)
+                began, before = time.perf_counter(), cpu_s(server)
+                answers = [answer for _, answer in await served(client, plan)]
+                spent = cpu_s(server) - before - background * (time.perf_counter() - began)
+                cpu[deterministic, lanes] = spent / sum(answer.tokens for answer in answers)
+                if lanes == 1:
+                    first[deterministic] = statistics.median(answer.first for answer in answers[1:])
         for lanes in options.lanes:
-            plan = plan_of(times, options, lanes, options.share, options.seconds)
-            predicted = plan.predict()
-            before = scrape.read(server.metrics)
-            measured = await served(client, plan)
-            tokens = sum(answer.tokens for _, answer in measured)
-            counted = scrape.growth(before, await asyncio.to_thread(scrape.settled, server.metrics, before, tokens))
-            found.append({"lanes": lanes, "figures": figures(plan, predicted, measured, counted)})
-            print(f"{lanes} clients: {found[-1]}", file=sys.stderr)
+            counters = scrape.read(server.metrics)
+            answered = await served(client, plan_of(times, options, lanes, options.share, options.seconds))
+            tokens = sum(answer.tokens for _, answer in answered)
+            after = await asyncio.to_thread(scrape.settled, server.metrics, counters, tokens)
+            loads[lanes] = (answered, scrape.growth(counters, after))
+            print(f"{lanes} clients are served", file=sys.stderr)
+    return Observed(first, background, cpu, loads)
+
+
+def compare(seen: Observed, times: StepTimes, options: argparse.Namespace) -> list[dict[str, Any]]:
+    wire = times.wire.model_copy(update=wires(seen, times, options))
+    host = beside_the_engine(seen, times, options)
+    print(f"between the parts: {wire}; beside the engine: {host}", file=sys.stderr)
+    times = times.model_copy(update={"wire": wire, "host": host})
+    found = []
+    for lanes, (answered, counters) in seen.loads.items():
+        plan = plan_of(times, options, lanes, options.share, options.seconds)
+        found.append({"lanes": lanes, "figures": figures(plan, plan.predict(), answered, counters)})
     return found
 
 
-async def wires(client: Client, times: StepTimes, options: argparse.Namespace) -> dict[str, float]:
+def wires(seen: Observed, times: StepTimes, options: argparse.Namespace) -> dict[str, float]:
     """What a lone request's first token takes beyond its steps, ordinary and deterministic."""
     beyond = {}
-    for share in (0.0, 1.0):
-        plan = plan_of(times, options, 1, share, 60)
-        report = plan.predict()
-        predicted = (report.deterministic if share else report.ordinary).ttft_s
+    for deterministic, measured in seen.first.items():
+        report = plan_of(times, options, 1, float(deterministic), options.seconds).predict()
+        predicted = (report.deterministic if deterministic else report.ordinary).ttft_s
         assert predicted is not None
-        first = []
-        for arrival in islice(plan.workload.arrivals(), LONE):
-            answer = await client.ask(arrival.number, request_of(arrival, 10_000), time.perf_counter())
-            first.append(answer.first)
-        beyond[share] = statistics.median(first[1:]) - predicted.p50
-    return {"request_s": max(0.0, beyond[0.0]), "replay_s": max(0.0, beyond[1.0] - max(0.0, beyond[0.0]))}
+        beyond[deterministic] = measured - predicted.p50
+    return {"request_s": max(0.0, beyond[False]), "replay_s": max(0.0, beyond[True] - max(0.0, beyond[False]))}
 
 
-async def beside_the_engine(server: Server, client: Client, times: StepTimes, options: argparse.Namespace) -> HostTimes:
-    """CPU time beyond the drafting engine's steps, without the verifier's: of an idle server, and for a token where all
-    are ordinary, or none is."""
+def beside_the_engine(seen: Observed, times: StepTimes, options: argparse.Namespace) -> HostTimes:
+    """CPU time beyond the drafting engine's steps: what falls with the number of streams is a step's, the rest a
+    token's."""
     if gpus():
         return HostTimes()
-    before = cpu_s(server)
-    await asyncio.sleep(IDLE_S)
-    background = min(0.99, (cpu_s(server) - before) / IDLE_S)
-    spent: dict[bool, float] = {}
-    for deterministic in (False, True):
-        plan = plan_of(times, options, max(options.lanes), float(deterministic), options.seconds / 2)
-        report = plan.predict()
-        computing = report.fast_path_busy / report.tokens_per_s
-        began, before = time.perf_counter(), cpu_s(server)
-        tokens = sum(answer.tokens for _, answer in await served(client, plan))
-        beyond = cpu_s(server) - before - background * (time.perf_counter() - began)
-        spent[deterministic] = max(0.0, beyond / tokens - computing)
-    return HostTimes(background=background, ordinary_token_s=spent[False], deterministic_token_s=spent[True])
+    most, beyond = max(options.lanes), {}
+    for (deterministic, lanes), spent in seen.cpu_s.items():
+        report = plan_of(times, options, lanes, float(deterministic), options.seconds).predict()
+        beyond[deterministic, lanes] = max(0.0, spent - report.fast_path_busy / report.tokens_per_s)
+    step = max(0.0, (beyond[False, 1] - beyond[False, most]) / (1 - 1 / most))
+    ordinary, deterministic = (max(0.0, beyond[mode, most] - step / most) for mode in (False, True))
+    return HostTimes(
+        background=seen.background, step_s=step, ordinary_token_s=ordinary, deterministic_token_s=deterministic
+    )
 
 
 def cpu_s(server: Server) -> float:

@@ -82,6 +82,7 @@ class FastPathEngine:
             self._ledger.work("fast_path", began, self._env.now)
             if decoding:
                 self._ledger.steps.update(steps=1, sequences=len(decoding))
+            self._core.owe(self._times.host.step_s)
             self._end(decoding, prefill)
 
     def _schedule(self) -> tuple[list[Generation], dict[Generation, int]]:

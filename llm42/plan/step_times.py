@@ -68,6 +68,7 @@ class HostTimes(Frozen):
     engines compute on. Nothing where they have cores, or devices, of their own, as verifiers always have here."""
 
     background: Annotated[float, Field(ge=0, lt=1)] = Field(0, description="Cores that are busy while nobody asks.")
+    step_s: Seconds = Field(0, description="For each step of a fast path engine, whose tokens travel together.")
     ordinary_token_s: Seconds = Field(0, description="For each token of an ordinary answer.")
     deterministic_token_s: Seconds = Field(0, description="For each token of a deterministic one.")
 

@@ -54,3 +54,9 @@ def test_what_is_served_is_slower_by_just_that() -> None:
     load = {"deterministic": 0, "concurrency": 5, "prompt": 1, "output": 50, "duration_s": 20, "warm_up_s": 5}
     report = plan(workload=load, step_times={"host": {"ordinary_token_s": 0.001}}).predict()
     assert report.tokens_per_s == pytest.approx(5 / (STEP_S + 5 * 0.001), rel=0.01)
+
+
+def test_each_step_is_slower_by_the_same() -> None:
+    load = {"deterministic": 0, "concurrency": 5, "prompt": 1, "output": 50, "duration_s": 20, "warm_up_s": 5}
+    report = plan(workload=load, step_times={"host": {"step_s": 0.002}}).predict()
+    assert report.tokens_per_s == pytest.approx(5 / (STEP_S + 0.002), rel=0.01)
