@@ -190,7 +190,7 @@ def beside_the_engine(seen: Observed, times: StepTimes, options: argparse.Namesp
     for (deterministic, lanes), spent in seen.cpu_s.items():
         report = plan_of(times, options, lanes, float(deterministic), options.seconds).predict()
         beyond[deterministic, lanes] = max(0.0, spent - report.fast_path_busy / report.tokens_per_s)
-    step = max(0.0, (beyond[False, 1] - beyond[False, most]) / (1 - 1 / most))
+    step = max(0.0, (beyond[False, 1] - beyond[False, most]) / (1 - 1 / most)) if most > 1 else 0.0
     ordinary, deterministic = (max(0.0, beyond[mode, most] - step / most) for mode in (False, True))
     return HostTimes(
         background=seen.background, step_s=step, ordinary_token_s=ordinary, deterministic_token_s=deterministic

@@ -58,7 +58,7 @@ class Suite:
 
     @property
     def limit_lanes(self) -> int:
-        """So many that neither engine waits for the other."""
+        """So many that the drafting engine always has work, and the verifier nearly always."""
         return 8 * self.verify_batch_size
 
 

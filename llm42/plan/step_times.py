@@ -51,7 +51,7 @@ class ReplayTimes(Frozen):
     pass_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
         description="Of a pass that answers nothing: the forward computation of the whole shape."
     )
-    asked_row_s: Seconds = Field(0, description="More for as many asked slots as a row has: LM head and choice.")
+    asked_row_s: Seconds = Field(0, description="More for each block of W asked slots: LM head and choice.")
 
 
 class WireTimes(Frozen):

@@ -47,8 +47,8 @@ def choices(
 def _choose(
     logits: Tensor, start: int, slot: int, chunk: int, order: Sequence[Any], grammars: GrammarMasks
 ) -> Iterator[Selected]:
-    """Chunk by chunk of the window: a slot is always in the same row of the same chunk, whatever else is asked. Rows
-    that nobody asks for are copies, and not zeros: among equal logits every cut-off has its worst case."""
+    """Chunk by chunk of the window: a slot always has the same place in its chunk, whatever else is asked. Rows that
+    nobody asks for are copies, and not zeros: among equal logits every cut-off has its worst case."""
     fields, top, packed, history = order
     how, scored, so_far = Selection.of_fields(fields), int32(packed), int32(history).long()
     steering = how.steering

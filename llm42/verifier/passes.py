@@ -53,7 +53,7 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class PassInput:
     """Arguments of ``llm42_replay_pass``: packed int32 arrays, the adapter of each row, the asked rows with their asked
-    slots, how far these are moved in the LM head, and of each of them what :func:`_order` says."""
+    slots, how far the first of them is moved in the LM head, and of each of them what :func:`_order` says."""
 
     tokens: bytes
     starts: bytes
@@ -90,7 +90,8 @@ class Pass:
     """Rows to run together, encoded at once; the rest of the shape is padding.
 
     ``first`` is where in the pass the rows begin (they go on at its top). If it is not 0, the padding has tokens too:
-    what is replayed to audit it stands in other rows than usual, beside other neighbours, and elsewhere in the LM head.
+    what is replayed to audit it stands in other rows than usual, beside other neighbours, and often elsewhere in the LM
+    head.
     """
 
     def __init__(self, shape: PassShape, rows: Sequence[Row], first: int = 0) -> None:

@@ -79,15 +79,30 @@ def test_what_is_read_from_a_page_is_not_what_was_written(
         assert violated(engine) == {CACHE}
 
 
+def by_place(logits: torch.Tensor) -> torch.Tensor:
+    return logits * (1 + faults.STEP * torch.arange(len(logits))).unsqueeze(-1).to(logits.dtype)
+
+
+def by_last_place_only(logits: torch.Tensor) -> torch.Tensor:
+    return torch.cat([logits[:-1], logits[-1:] * (1 + faults.STEP)])
+
+
+def by_first_place_only(logits: torch.Tensor) -> torch.Tensor:
+    return torch.cat([logits[:1] * (1 + faults.STEP), logits[1:]])
+
+
+def by_place_before(logits: torch.Tensor) -> torch.Tensor:
+    return torch.cat([logits[:1], logits[1:] + faults.STEP * logits[:-1]])
+
+
 @pytest.mark.parametrize("engine", ["float32"], indirect=True)
-def test_a_head_that_knows_where_a_slot_stands(engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("op", [by_place, by_last_place_only, by_first_place_only, by_place_before], ids=named)
+def test_a_head_that_knows_where_a_slot_stands(engine: ReplayEngine, monkeypatch: pytest.MonkeyPatch, op: Any) -> None:
     """It computes slots of several rows together, wherever there is room."""
     heads = ReplayPass.heads
 
     def planted(self: ReplayPass, *given: Any) -> Any:
-        for logits, pieces in heads(self, *given):
-            assert logits is not None
-            yield logits * (1 + faults.STEP * torch.arange(len(logits))).unsqueeze(-1).to(logits.dtype), pieces
+        return ((op(logits), pieces) for logits, pieces in heads(self, *given))
 
     with monkeypatch.context() as patch:
         patch.setattr(ReplayPass, "heads", planted)

@@ -45,18 +45,22 @@ def test_the_plan_disturbs_every_target(rows: int) -> None:
 
 @pytest.mark.parametrize("rows", [2, 3, 4, 5, 8, 16])
 def test_the_plan_moves_targets_in_the_head(rows: int) -> None:
-    """To places that are not their slots, in blocks that they share with other rows."""
+    """First, middle and last slots stand elsewhere than in a whole window, and first and last places hold others; in
+    blocks that they share with other rows."""
     moved: set[tuple[int, int]] = set()
-    shared: set[int] = set()
+    shared = 0
     for given in Probes(PassShape(rows, WINDOW, WINDOW, CONTEXT), 100, "quick").rounds():
         asked, targets = given.asked(), dict(given.targets())
         for block in head_blocks(rows, WINDOW, asked, given.lead):
             for piece in block.pieces:
-                if (row := asked[piece.number][0]) in targets:
-                    moved |= {(targets[row].target, piece.place)} if piece.place else set()
-                    shared |= {targets[row].target} if len(block.pieces) > 1 else set()
-    assert len(moved) >= 6
-    assert len(shared) >= 2
+                if asked[piece.number][0] in targets:
+                    shared += len(block.pieces) > 1
+                    moved |= {
+                        (piece.slot + n, piece.place + n) for n in range(piece.count) if piece.place != piece.slot
+                    }
+    assert {0, WINDOW // 2 - 1, WINDOW - 1} <= {slot for slot, _ in moved}
+    assert {0, WINDOW - 1} <= {place for _, place in moved}
+    assert shared >= 3
 
 
 def test_a_plan_for_a_context_of_one_window() -> None:

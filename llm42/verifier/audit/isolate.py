@@ -12,8 +12,8 @@ REPEATS = 6
 
 
 def differs(a: list[bytes], b: list[bytes], known: int) -> int | None:
-    """The first of the ``known`` slots whose bits differ."""
-    return next((slot for slot in range(known) if a[slot] != b[slot]), None)
+    """The first of the ``known`` slots that both were asked for and whose bits differ."""
+    return next((slot for slot in range(known) if a[slot] and b[slot] and a[slot] != b[slot]), None)
 
 
 class Isolation:
@@ -52,7 +52,7 @@ class Isolation:
             whole = self._rig.run(self._beside(given, self._target))[self._row]
             for probe in [self._probe, *others]:
                 # All slots, so that nothing moves in the LM head.
-                changed = self._rig.run(self._beside(given, replace(probe, heard=self._window)))[self._row]
+                changed = self._rig.run(self._beside(given, replace(probe, first=0, heard=self._window)))[self._row]
                 if (slot := differs(whole, changed, probe.known)) is not None:
                     where = (
                         f"{self._place(probe, self._row, slot)} changed when the slots from {probe.known} on became "
@@ -83,12 +83,18 @@ class Isolation:
                 yield Failure(Property.ROW, where)
 
     def _depends_on_place(self) -> Iterator[Failure]:
-        alone = self._probes.alone(replace(self._target, known=1), self._row)
-        reference = self._rig.run(alone)[self._row]
-        for lead in sorted({1, self._window // 2, self._window - 1}) if len(alone.rows) > 1 else ():
-            if differs(reference, self._rig.run(replace(alone, lead=lead))[self._row], 1) is not None:
-                where = f"{self._place(self._target, self._row, 0)} changed when it stood {lead} on in the LM head"
-                yield Failure(Property.ROW, where)
+        """One slot alone, the first or the last, here and there in the LM head."""
+        for slot in sorted({0, self._window - 1}) if len(self._found.rows) > 1 else ():
+            alone = self._probes.alone(replace(self._target, first=slot, known=slot + 1), self._row)
+            reference = self._rig.run(alone)[self._row]
+            for lead in sorted({1, self._window // 2, self._window - 1}):
+                there = self._rig.run(replace(alone, lead=lead))[self._row]
+                if differs(reference, there, slot + 1) is not None:
+                    where = (
+                        f"{self._place(self._target, self._row, slot)} changed when it stood {lead} further on "
+                        "in the LM head"
+                    )
+                    yield Failure(Property.ROW, where)
 
     def _company(self) -> list[Round]:
         """Nobody but padding, then the neighbours of the round, then all others."""
@@ -104,7 +110,7 @@ class Isolation:
         several = len(self._found.rows) > 1
         where = (
             f"{self._place(self._probe, self._row, 0)} with the slots from {self._probe.known} on replaced by "
-            f"{self._probe.tail}, beside {self._found.neighbours}; changing one of these alone moved nothing"
+            f"{self._probe.tail}, beside {self._found.neighbours}, also in the LM head; changing one moved nothing"
         )
         return Failure(Property.ROW if several else Property.TAIL, where)
 

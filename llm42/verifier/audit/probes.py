@@ -44,6 +44,8 @@ class Probe:
     heard: int = 0
     """Slots that are asked for though nobody compares them, if more than ``known``: a neighbour's are beside those of
     targets in the LM head, and move them."""
+    first: int = 0
+    """First slot that is asked for."""
     tail: str = "its own"
     adapter: str = ""
 
@@ -62,8 +64,9 @@ class Round:
 
     def asked(self) -> list[list[int]]:
         """Row index, and the first slot and the one behind the last that are asked for."""
-        heard = ((index, max(probe.known, probe.heard)) for index, probe in enumerate(self.rows) if probe is not None)
-        return [[index, 0, slots] for index, slots in heard if slots]
+        there = ((index, probe) for index, probe in enumerate(self.rows) if probe is not None)
+        asked = ([index, probe.first, max(probe.known, probe.heard)] for index, probe in there)
+        return [[index, first, last] for index, first, last in asked if last > first]
 
 
 class Probes:
@@ -121,8 +124,11 @@ class Probes:
                 rows.append(self._neighbour(kind, target))
             else:
                 turn = number + target
-                rows.append(self.disturbed(target, fills[turn % len(fills)], TAILS[(turn + row) % len(TAILS)]))
-        return Round(tuple(rows), kind, lead=number % self._shape.window)
+                probe = self.disturbed(target, fills[turn % len(fills)], TAILS[(turn + row) % len(TAILS)])
+                # Most replays ask for a few slots, anywhere in their window.
+                rows.append(replace(probe, first=0 if number % 3 else probe.known - 1))
+        leads = (window - 1, window // 2, 0, 1)
+        return Round(tuple(rows), kind, lead=leads[number % len(leads)])
 
     def _neighbour(self, kind: str, target: int) -> Probe | None:
         if kind == PADDING:

@@ -19,7 +19,7 @@ from llm42.verifier.passes import Pass, Row
 FILLED_PAGES = 4
 
 Digests = dict[int, list[bytes]]
-"""Row -> a digest of the logits of each of its known slots."""
+"""Row -> a digest of the logits of each of its slots up to the last one asked for; empty before the first one."""
 
 
 class Rig:
@@ -51,8 +51,8 @@ class Rig:
         asked = given.asked()
         compared = {index for index, _ in given.targets()}
         return {
-            row: [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
-            for (row, _, _), digests in zip(asked, self._pass(rows, asked, given.lead), strict=True)
+            row: [b""] * first + [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+            for (row, first, _), digests in zip(asked, self._pass(rows, asked, given.lead), strict=True)
             if row in compared
         }
 
