@@ -2,8 +2,8 @@
 
     python benchmarks/plan_validation.py --model tiny --lanes 2 4 8 --json
 
-Both engines are calibrated at the same time, since they share memory and caches when they serve, and twice, before and
-after all that is served: a machine changes, and the mean is what counts. The verifier has a core of its own, the rest
+Engines are calibrated two at a time, since two share memory and caches when they serve, and before and after all that
+is served: a machine changes, and the mean is what counts. The verifier has a core of its own, the rest
 shares that of the drafting engine. What lies between the parts is taken from a lone stream of each mode; what the rest
 takes from the drafting engine's core, from an idle server, a lone stream, and the largest load, all ordinary and all
 deterministic. Nothing else of the serving runs enters a prediction. Needs the extra `bench` and a machine that does

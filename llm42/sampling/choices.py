@@ -51,17 +51,16 @@ def _choose(
     nobody asks for are copies, and not zeros: among equal logits every cut-off has its worst case."""
     fields, top, packed, history = order
     how, scored, so_far = Selection.of_fields(fields), int32(packed), int32(history).long()
-    steering = how.steering
-    grammar = None if steering is None else steering.grammar
-    if steering is not None and grammar is not None:
+    grammar, prompt = how.grammar, 0 if how.steering is None else how.steering.prompt_tokens
+    if grammar is not None:
         _require_ready(grammar, grammars)
-        output = so_far[steering.prompt_tokens :].tolist()
+    output = so_far[prompt:].tolist() if grammar is not None else []
     for first in range(slot // chunk * chunk, slot + len(logits), chunk):
         begin, end = max(first, slot), min(first + chunk, slot + len(logits))
-        rows = logits[(torch.arange(first, first + chunk) - slot).clamp(0, len(logits) - 1)]
-        masks = None
-        if steering is not None and grammar is not None:
-            masks = grammars.masks(grammar, output, start + first + 1 - steering.prompt_tokens, chunk)
+        rows = logits[begin - slot : end - slot]
+        if len(rows) < chunk:
+            rows = torch.cat([rows[:1].expand(begin - first, -1), rows, rows[-1:].expand(first + chunk - end, -1)])
+        masks = None if grammar is None else grammars.masks(grammar, output, start + first + 1 - prompt, chunk)
         chosen = select(rows, how, start + first, scored[first : first + chunk], top, so_far, masks)
         yield Selected(*(field[begin - first : end - first] for field in chosen))
 

@@ -37,8 +37,8 @@ class HeadBlock:
 def head_blocks(rows: int, window: int, asked: Sequence[Sequence[int]], lead: int = 0) -> list[HeadBlock]:
     """For a pass of ``rows`` windows. ``asked`` are row, first slot, and the one behind the last, each row once.
 
-    ``lead`` moves what stands in the first block by so many places, less than W. Padding repeats what is beside it, so
-    that it adds no adapter to a block: vLLM has room for as many runs of one adapter as a pass has rows.
+    ``lead`` moves what stands in the first block by so many places, or as far as it can. Padding repeats what is beside
+    it, so that it adds no adapter to a block: vLLM has room for as many runs of one adapter as a pass has rows.
     """
     if rows == 1:
         return [HeadBlock(list(range(window)), [Piece(0, first, first, last - first)]) for _, first, last in asked]

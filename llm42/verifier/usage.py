@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from llm42.verifier.passes import Pass, Row
+from llm42.verifier.passes import Pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +28,14 @@ def use_of(given: Pass) -> PassUse:
     rows: Counter[str] = Counter(prefill=0, full=0, partial=0)
     slots: Counter[str] = Counter(prefill=0, answered=0, again=0)
     for row in given.rows:
-        filled = min(row.job.length - row.window * shape.window, shape.window)
         if row.asked:
-            again = _before_start(row, shape.window)
-            rows["full" if filled == shape.window else "partial"] += 1
-            slots["again"] += again
-            slots["answered"] += filled - again
+            first, last = row.slots
+            rows["full" if last == shape.window else "partial"] += 1
+            slots["again"] += first
+            slots["answered"] += last - first
         else:
             rows["prefill"] += 1
-            slots["prefill"] += filled
+            slots["prefill"] += shape.window  # what is asked for lies behind it
     rows["padding"] = given.idle_rows
     slots["padding"] = shape.rows * shape.window - slots.total()
     return PassUse(dict(rows), dict(slots))
-
-
-def _before_start(row: Row, window: int) -> int:
-    """Slots of an answering row before the first position asked for."""
-    return max(row.job.question.start - row.window * window, 0)
