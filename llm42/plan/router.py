@@ -84,6 +84,7 @@ class Router:
 
     def ask(
         self,
+        number: int,
         order: Verify,
         canonical: bytes,
         prefer: VerifierEngine | None,
@@ -99,11 +100,11 @@ class Router:
 
         def arrive() -> None:
             try:
-                engine.submit(order, canonical, answered)
+                engine.submit(number, order, canonical, answered)
             except VerifierBusy:
                 engine.load -= 1
                 self.ledger.turned_away += 1
-                after(self.env, BACKOFF_S, lambda: self.ask(order, canonical, None, answer))
+                after(self.env, BACKOFF_S, lambda: self.ask(number, order, canonical, None, answer))
 
         after(self.env, self.wire.replay_s / 2, arrive)
 
@@ -158,7 +159,9 @@ class DeterministicRun:
                 case StartDraft():
                     self._draft(action)
                 case Verify(call=call):
-                    self._router.ask(action, self._canonical, self._verifier, partial(self._answered, call))
+                    self._router.ask(
+                        self._number, action, self._canonical, self._verifier, partial(self._answered, call)
+                    )
 
     def _answered(self, call: int, engine: VerifierEngine, reply: ReplayReply) -> None:
         self._verifier = engine

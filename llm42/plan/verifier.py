@@ -11,6 +11,7 @@ from llm42.plan.page_store import PageStore
 from llm42.plan.step_times import StepTimes
 from llm42.protocol import ReplayReply, Verify
 from llm42.protocol.messages import WORD
+from llm42.verifier.company import Company
 from llm42.verifier.heads import head_blocks
 from llm42.verifier.jobs import Job
 from llm42.verifier.pages import PageCache
@@ -44,27 +45,39 @@ class VerifierEngine:
         self._scheduler = Scheduler(self._shape, self._cache, fleet.max_queued)
         self._asked: dict[Job, _Asked] = {}
         self._next = self._scheduler.plan()
-        self._work = env.event()
+        self._company = Company()
+        self._planned = env.event()
         env.process(self._run_passes())
 
-    def submit(self, order: Verify, canonical: bytes, answer: Callable[[ReplayReply], None]) -> None:
-        """Raises VerifierBusy if the queue is full."""
+    def submit(self, number: int, order: Verify, canonical: bytes, answer: Callable[[ReplayReply], None]) -> None:
+        """For request ``number``. Raises VerifierBusy if the queue is full."""
         keys = self._cache.keys(order.question.tokens)
-        job = Job(self._shape, order.question, keys, early=order.early, submitted=self._env.now)
+        job = Job(self._shape, order.question, keys, haste=order.haste, request_id=str(number))
         self._scheduler.submit(job)
         self._asked[job] = _Asked(canonical, answer)
         self._plan()
 
     def _plan(self) -> None:
         self._next = self._scheduler.plan()
-        if self._next.rows and not self._work.triggered:
-            self._work.succeed()
+        if not self._planned.triggered:
+            self._planned.succeed()
+
+    def _due(self) -> Generator[simpy.Event, None, None]:
+        ready_at = self._env.now
+        while True:
+            self._planned = self._env.event()
+            if not self._next.rows:
+                yield self._planned
+                ready_at = self._env.now
+                continue
+            left = ready_at + self._company.patience_s(self._next) - self._env.now
+            if left <= 0:
+                return
+            yield self._env.any_of([self._planned, self._env.timeout(left)])
 
     def _run_passes(self) -> Generator[simpy.Event, None, None]:
         while True:
-            if not self._next.rows:
-                self._work = self._env.event()
-                yield self._work
+            yield from self._due()
             current, began = self._next, self._env.now
             use = use_of(current)
             self._scheduler.begin(current)
@@ -72,6 +85,7 @@ class VerifierEngine:
             blocks = head_blocks(self._shape.rows, self._shape.window, current.input.asked)
             seconds = self._times.pass_s + self._times.asked_row_s * len(blocks)
             yield self._env.timeout(seconds)
+            self._company.ran(current, seconds)
             self._ledger.work("verifier", began, self._env.now)
             self._ledger.work("rows", began, self._env.now, len(current.rows) / self._shape.rows)
             self._ledger.used(use)

@@ -9,7 +9,7 @@ from llm42.protocol.actions import Action, Commit, Finish, StartDraft, StopDraft
 from llm42.protocol.cadence import VerifyCadence
 from llm42.protocol.doubt import Doubt
 from llm42.protocol.grid import ReplayGrid
-from llm42.protocol.messages import Question, ReplayReply, ReplayRequest, Scores, pack_tokens, unpack_tokens
+from llm42.protocol.messages import Haste, Question, ReplayReply, ReplayRequest, Scores, pack_tokens, unpack_tokens
 from llm42.protocol.selection import GREEDY, Selection
 from llm42.protocol.session import Session, SessionStats, StopRules
 from llm42.protocol.steering import Grammar, Steering
@@ -21,6 +21,7 @@ __all__ = [
     "Doubt",
     "Finish",
     "Grammar",
+    "Haste",
     "Question",
     "ReplayGrid",
     "ReplayReply",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from llm42.protocol.messages import Question, Scores
+from llm42.protocol.messages import Haste, Question, Scores
 
 
 class Finish(Enum):
@@ -36,8 +36,7 @@ class Verify:
 
     call: int
     question: Question
-    early: bool = False
-    """Nothing waits for it: no window is full yet, and nothing ends."""
+    haste: Haste = Haste.URGENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 from llm42.protocol.selection import GREEDY, Selection
 
@@ -114,12 +115,23 @@ class Scores:
         )
 
 
+class Haste(IntEnum):
+    """Who waits for a replay."""
+
+    EARLY = 0
+    """Nobody: no window is full yet, and nothing ends. It shall have the rows that others leave."""
+    DUE = 1
+    """A window is full, but drafting goes on meanwhile."""
+    URGENT = 2
+    """The client, for its first token or its last; or the draft, which may not run further ahead."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
     """Ask a verifier."""
 
     request_id: str
-    """For logs only."""
+    """For logs, and to tell the replays of one request from those of others."""
     question: Question
     fingerprint: str | None = None
     """The fingerprint that the caller builds on; None accepts any (the first call of a request)."""
@@ -129,8 +141,7 @@ class ReplayRequest:
     """Cached work is shared among requests of one salt."""
     fresh: bool = False
     """Compute everything anew, in other rows than usual, and leave nothing in the cache: to audit an answer."""
-    early: bool = False
-    """Nothing waits for the answer, which would only be earlier: it shall have the rows that others leave."""
+    haste: Haste = Haste.URGENT
     trace: str | None = None
     """Where in a trace this belongs, as a W3C ``traceparent``; None: nobody wants to know. Not part of the question."""
 

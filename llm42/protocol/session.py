@@ -19,7 +19,7 @@ from itertools import chain, repeat
 
 from llm42.protocol.actions import Action, Commit, Finish, StartDraft, StopDraft, Verify
 from llm42.protocol.cadence import VerifyCadence
-from llm42.protocol.messages import Question, ReplayReply, pack_tokens
+from llm42.protocol.messages import Haste, Question, ReplayReply, pack_tokens
 from llm42.protocol.selection import GREEDY, Selection
 
 
@@ -243,8 +243,9 @@ class Session:
         first = length == len(self.prompt)
         given = length - 1 if self.scored and first else 0
         question = Question(tokens, length - 1 - given, self.selection, given, self.top, self.adapter)
-        early = not (settled or first) and length + count < self.cadence.grid.next_boundary(length)
-        self._call = Verify(self._calls, question, early)
+        full = length + count >= self.cadence.grid.next_boundary(length)
+        haste = Haste.URGENT if settled or first else Haste.DUE if full else Haste.EARLY
+        self._call = Verify(self._calls, question, haste)
         return self._call
 
     def _useful_candidates(self) -> int:

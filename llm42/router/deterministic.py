@@ -118,7 +118,7 @@ class DeterministicRequest:
         salt = self._request.cache_salt or ""
         with self._trace.verifying(verify) as trace:
             request = ReplayRequest(
-                self._request.request_id, verify.question, cache_salt=salt, early=verify.early, trace=trace
+                self._request.request_id, verify.question, cache_salt=salt, haste=verify.haste, trace=trace
             )
             reply = await self._verifiers.replay(request, self._verifier, self._pin, retried=self._trace.retried)
             self._trace.replied(reply)

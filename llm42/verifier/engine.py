@@ -8,6 +8,7 @@ import contextvars
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,8 +16,9 @@ import numpy as np
 from llm42.config import Config
 from llm42.logs import printable
 from llm42.protocol.errors import FingerprintMismatch, ReplayError, ReplayFailed, ReplayRefused
-from llm42.protocol.messages import ReplayReply, ReplayRequest
+from llm42.protocol.messages import Haste, ReplayReply, ReplayRequest
 from llm42.verifier.audit.report import AuditReport
+from llm42.verifier.company import Company
 from llm42.verifier.fingerprint import fingerprint, text_digest
 from llm42.verifier.grammars import Grammars
 from llm42.verifier.jobs import Job
@@ -75,7 +77,10 @@ class ReplayEngine:
         self._timeout_s = config.timeouts.verify_s
         self._grammars = Grammars(self._model.prepare, self._timeout_s, config.verifier.max_queued)
         self._next = self._scheduler.plan()
-        self._work = asyncio.Event()
+        self._planned = asyncio.Event()
+        self._company = Company()
+        self._ready_at = 0.0
+        """Since when the prepared pass could run."""
         self._answers: dict[Job, asyncio.Future[ReplayReply]] = {}
         self._loop: asyncio.Task[None] | None = None
         self._stopped: str | None = None
@@ -171,7 +176,7 @@ class ReplayEngine:
             raise ReplayRefused(f"a parameter names a token that is not in [0, {self._model.vocabulary})")
         keys = self._cache.keys(question.tokens, request.cache_salt, question.adapter)
         return Job(
-            *(self.shape, question, keys, request.fresh, request.early),
+            *(self.shape, question, keys, request.fresh, request.haste),
             submitted=time.perf_counter(),
             request_id=request.request_id,
         )
@@ -188,15 +193,12 @@ class ReplayEngine:
     def _plan(self) -> None:
         """Prepare the next pass anew: something has changed."""
         self._next = self._scheduler.plan()
-        if self._next.rows:
-            self._work.set()
-        else:
-            self._work.clear()
+        self._planned.set()
 
     async def _run_passes(self) -> None:
         try:
             while True:
-                await self._work.wait()  # unbounded: without work there is nothing to do
+                await self._due()
                 current = self._next
                 self._begin(current)
                 began = time.perf_counter()
@@ -213,21 +215,39 @@ class ReplayEngine:
                     self.check_health()
                 else:
                     self._failures = 0
-                    self._observe(current, output, time.perf_counter() - began)
+                    seconds = time.perf_counter() - began
+                    self._company.ran(current, seconds)
+                    self._observe(current, output, seconds)
                     done = self._scheduler.end(current, output)
                 self._settle(done)
         except Exception as error:
             self._stop(f"the pass loop has died: {error!r}")
             raise
 
+    async def _due(self) -> None:
+        """Until there is a pass to run, and it has waited long enough for company."""
+        self._ready_at = time.perf_counter()
+        while True:
+            self._planned.clear()
+            if not self._next.rows:
+                await self._planned.wait()  # unbounded: without work there is nothing to do
+                self._ready_at = time.perf_counter()
+                continue
+            left = self._ready_at + self._company.patience_s(self._next) - time.perf_counter()
+            if left <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._planned.wait()
+
     def _begin(self, current: Pass) -> None:
         """Commit to the prepared pass, and prepare the one after it."""
-        now = time.perf_counter()
         for job in current.jobs:
             if job.begun:
                 continue
             if self._observer is not None:
-                self._observer.on_wait(now - job.submitted, urgent=not (job.fresh or job.early))
+                waited = max(0.0, self._ready_at - job.submitted)  # for rows, not for company
+                self._observer.on_wait(waited, urgent=not (job.fresh or job.haste is Haste.EARLY))
             if job.on_begin is not None:
                 job.on_begin()
         self._scheduler.begin(current)

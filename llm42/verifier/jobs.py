@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from llm42.protocol.errors import ReplayError, ReplayImpossible
-from llm42.protocol.messages import WORD, Question, Scores
+from llm42.protocol.messages import WORD, Haste, Question, Scores
 from llm42.verifier.pages import PageTable
 from llm42.verifier.passes import PassShape, RowOutput
 
@@ -27,12 +27,12 @@ class Job:
     """Names of all complete blocks; see :class:`~llm42.verifier.pages.PageCache`."""
     fresh: bool = False
     """Nothing is taken from the cache, and nothing left there."""
-    early: bool = False
-    """Nobody waits for it yet: it has the rows that others leave, until it has been passed over often enough."""
+    haste: Haste = Haste.URGENT
+    """One that is early has the rows that others leave, until it has been passed over often enough."""
     submitted: float = 0.0
     """Seconds, on the caller's clock."""
     request_id: str = ""
-    """For logs only."""
+    """Names the request that it belongs to."""
     on_begin: Callable[[], None] | None = field(default=None, repr=False)
     """Told that the first pass with rows of this job begins."""
 
@@ -40,7 +40,7 @@ class Job:
     next_window: int = 0
     """First window not yet given to a pass."""
     passed: int = 0
-    """Passes that had no row for it while it was :attr:`early`."""
+    """Passes that had no row for it while it was early."""
     begun: bool = False
     """Whether a pass has had rows of this job."""
     flying: bool = False
@@ -90,7 +90,12 @@ class Job:
     @property
     def yields(self) -> bool:
         """Whether others' rows go before its own."""
-        return self.fresh or (self.early and self.passed < PATIENCE)
+        return self.fresh or (self.haste is Haste.EARLY and self.passed < PATIENCE)
+
+    @property
+    def patient(self) -> bool:
+        """Whether it would rather wait a little for company than have a pass for itself."""
+        return self.fresh or self.haste is not Haste.URGENT
 
     @property
     def scores(self) -> Scores:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from llm42.protocol.errors import ReplayError, ReplayRefused, VerifierBusy
+from llm42.protocol.messages import Haste
 from llm42.verifier.jobs import Job
 from llm42.verifier.pages import PageCache
 from llm42.verifier.passes import Pass, PassOutput, PassShape, Row
@@ -90,7 +91,7 @@ class Scheduler:
             row.job.next_window = row.window + 1
             row.job.begun = row.job.flying = True
         for job in self._running:
-            job.passed += job.early and not job.flying and not job.prefilling
+            job.passed += job.haste is Haste.EARLY and not job.flying and not job.prefilling
         self._prefill_turn = all(row.asked for row in planned.rows)
         self._audits += planned.first > 0
 

@@ -6,6 +6,7 @@ from llm42.protocol import (
     Action,
     Commit,
     Finish,
+    Haste,
     ReplayGrid,
     ReplayReply,
     Scores,
@@ -86,12 +87,12 @@ def test_an_idle_verifier_is_used_early() -> None:
     it.verified(verify.call, reply(verify, [1], idle_rows=3))
     assert it.drafted(draft.stream, [1]) == []
     verify = of(Verify, it.drafted(draft.stream, [1]))
-    assert (verify.question.count, verify.early) == (3, True)
+    assert (verify.question.count, verify.haste) == (3, Haste.EARLY)
     # What fills a window is what a reader waits for. One token more would be a row of its own; two are worth it.
     for drafted, length in (([1, 1], 8), ([1] * 5, 12), ([1] * 5, 18)):
         it.drafted(draft.stream, drafted)
         verify = of(Verify, it.verified(verify.call, reply(verify, [1] * verify.question.count, idle_rows=3)))
-        assert (verify.question.length, verify.early) == (length, False)
+        assert (verify.question.length, verify.haste) == (length, Haste.DUE)
 
 
 def test_the_longest_match_commits_and_the_first_difference_rolls_back() -> None:
@@ -175,7 +176,7 @@ def test_the_last_token_is_not_drafted() -> None:
     assert draft.max_tokens == 2
     it.drafted(draft.stream, [1, 1], ended=True)
     verify = of(Verify, it.verified(verify.call, reply(verify, [1])))
-    assert (verify.question.count, verify.early) == (2, False)
+    assert (verify.question.count, verify.haste) == (2, Haste.URGENT)
     assert of(Commit, it.verified(verify.call, reply(verify, [1, 7]))).finish is Finish.LENGTH
 
 

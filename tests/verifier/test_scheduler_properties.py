@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm42.internals.block_pool import PagePool
-from llm42.protocol import Question
+from llm42.protocol import Haste, Question
 from llm42.protocol.errors import ReplayFailed, ReplayRefused, VerifierBusy
 from llm42.protocol.messages import pack_tokens, unpack_tokens
 from llm42.verifier.jobs import PATIENCE, Job
@@ -93,10 +93,10 @@ class World:
         self.passes_without_prefill = 0
 
     def submit(
-        self, tokens: list[int], start: int, fresh: bool = False, early: bool = False, salt: str = ""
+        self, tokens: list[int], start: int, fresh: bool = False, haste: Haste = Haste.URGENT, salt: str = ""
     ) -> Job | None:
         keys = self.cache.keys(pack_tokens(tokens), salt)
-        job = Job(self.shape, Question(pack_tokens(tokens), start), keys, fresh, early)
+        job = Job(self.shape, Question(pack_tokens(tokens), start), keys, fresh, haste)
         try:
             self.scheduler.submit(job)
         except ReplayRefused:
@@ -176,7 +176,7 @@ class World:
 # Few distinct tokens, so that sequences share prefixes and diverge inside blocks.
 sequences = st.lists(st.integers(0, 1), min_size=1, max_size=CONTEXT)
 actions = st.one_of(
-    st.tuples(st.just("submit"), sequences, st.integers(0, CONTEXT), st.booleans(), st.booleans()),
+    st.tuples(st.just("submit"), sequences, st.integers(0, CONTEXT), st.booleans(), st.sampled_from(Haste)),
     st.tuples(st.just("cancel"), st.integers(0, 20)),
     st.tuples(st.just("begin")),
     st.tuples(st.just("end"), st.sampled_from([True, True, True, False])),
@@ -190,8 +190,8 @@ def test_every_interleaving(rows: int, windows_per_block: int, pages: int, scrip
     for action, *arguments in script:
         match action:
             case "submit":
-                tokens, start, fresh, early = arguments
-                world.submit(tokens, start % len(tokens), fresh, early)
+                tokens, start, fresh, haste = arguments
+                world.submit(tokens, start % len(tokens), fresh, haste)
             case "cancel":
                 world.cancel(*arguments)
             case "begin":
@@ -304,7 +304,7 @@ def test_nobody_waits_for_a_fresh_job() -> None:
 def test_an_early_job_has_what_others_leave_but_not_for_ever() -> None:
     """The rows are taken by those that somebody waits for, prompts among them; then by it; then by an audit."""
     world = World(2, 1, 100)
-    audit, early = world.submit([1] * 4, 3, fresh=True), world.submit([2], 0, early=True)
+    audit, early = world.submit([1] * 4, 3, fresh=True), world.submit([2], 0, haste=Haste.EARLY)
     world.submit([3] * 10, 9)  # four windows of a prompt, and one that answers
     world.begin()
     assert world.flying is not None
