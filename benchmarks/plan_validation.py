@@ -149,7 +149,7 @@ async def observe(server: Server, times: StepTimes, options: argparse.Namespace)
                 if lanes == 1:
                     first[deterministic] = statistics.median(answer.first for answer in answers[1:])
         for lanes in options.lanes:
-            counters = scrape.read(server.metrics)
+            counters = await asyncio.to_thread(scrape.settled, server.metrics, {}, 0)
             answered = await served(client, plan_of(times, options, lanes, options.share, options.seconds))
             tokens = sum(answer.tokens for _, answer in answered)
             after = await asyncio.to_thread(scrape.settled, server.metrics, counters, tokens)

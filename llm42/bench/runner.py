@@ -84,7 +84,7 @@ class Runner:
     def _measure(self, cell: Cell) -> Measured:
         server = self._servers[cell.system]
         server.require_alive()
-        before = scrape.read(server.metrics) if cell.scrape and server.metrics else {}
+        before = scrape.settled(server.metrics, {}, 0) if cell.scrape and server.metrics else {}
         rate = cell.load * self._capacity(cell) if cell.load else 0.0
         measured = asyncio.run(measure(cell, server, rate))
         server.require_alive()

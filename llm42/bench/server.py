@@ -18,6 +18,7 @@ import httpx
 import psutil
 import yaml
 
+from llm42.bench import scrape
 from llm42.bench.cell import System
 from llm42.bench.errors import BenchError
 from llm42.cli.processes import Job
@@ -33,7 +34,6 @@ GPU_SHARE = 0.1
 """Of a GPU's memory, that an engine asks to be free: the KV memory has a fixed size."""
 METRICS = re.compile(r"Metrics for Prometheus: (\S+)\. Logs")
 ROLES = {"llm42:FastPath": "fast path", "llm42:Verifier": "verifier", "llm42:Router": "router"}
-METRICS_MS = "1000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Server:
         command = _ours(system, place, port) if system.ours else _vllm(system, place, port)
         env = place.environment(system.threads)
         if system.ours:
-            env["RAY_metrics_report_interval_ms"] = METRICS_MS
+            env["RAY_metrics_report_interval_ms"] = str(scrape.REPORT_MS)
         elif system.kind == "invariant":
             env |= {"VLLM_BATCH_INVARIANT": "1"} if place.gpu else {"VLLM_CPU_ATTN_SPLIT_KV": "0"}
         log = place.logs / f"{system.name}.log"
@@ -200,11 +200,15 @@ def _pin_verifier(job: Job, system: System) -> None:
     drafting, verifying = cores[: system.threads], cores[system.threads :][: system.verifier_threads]
     if len(verifying) < system.verifier_threads:
         return  # more threads than cores: they have to share
+    found = False
     for process in _tree(job):
         with suppress(psutil.NoSuchProcess, ProcessLookupError):  # it has ended meanwhile
             own = _role(process.cmdline()) == "verifier"
+            found |= own
             for thread in process.threads():  # a process's affinity is that of its main thread alone
                 os.sched_setaffinity(thread.id, verifying if own else drafting)
+    if not found:
+        raise BenchError(f"{job.name} has no process of a verifier that could be given its own cores")
 
 
 def _require_running(job: Job) -> None:

@@ -51,12 +51,14 @@ def late() -> Iterator[str]:
 
 def test_it_waits_for_what_comes_late(late: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrape, "POLL_S", 0.01)
+    monkeypatch.setattr(scrape, "REPORT_MS", -1000)
     before = {"output_tokens_total": 40.0}
     assert scrape.settled(late, before, 60)["output_tokens_total"] == 100
 
 
 def test_it_does_not_wait_for_ever(late: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrape, "POLL_S", 0.01)
+    monkeypatch.setattr(scrape, "REPORT_MS", -1000)
     monkeypatch.setattr(scrape, "SETTLED_S", 0.2)
     with pytest.raises(BenchError, match="60 of 61 tokens"):
         scrape.settled(late, {"output_tokens_total": 40.0}, 61)
