@@ -6,6 +6,7 @@ from llm42.bench.workload import Length, Mix
 
 ALL = ("saturation", "offline", "neighbours", "online", "lone", "spans", "limit", "recompute")
 
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A model, and what is to be known of it."""
