@@ -5,9 +5,9 @@
 Engines are calibrated two at a time, since two share memory and caches when they serve, and before and after all that
 is served: a machine changes, and the mean is what counts. The verifier has a core of its own, the rest
 shares that of the drafting engine. What lies between the parts is taken from a lone stream of each mode; what the rest
-takes from the drafting engine's core, from an idle server, a lone stream, and the largest load, all ordinary and all
-deterministic. Nothing else of the serving runs enters a prediction. Needs the extra `bench` and a machine that does
-nothing else.
+takes from the drafting engine's core, from an idle server, requests of one token, a lone stream, and the largest load,
+all ordinary and all deterministic. Nothing else of the serving runs enters a prediction. Needs the extra `bench` and a
+machine that does nothing else.
 """
 
 import argparse
@@ -72,14 +72,16 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Observed:
-    """What was served, before anything is predicted. CPU times are of all but the verifier, and of this client."""
+    """What was served, before anything is predicted. CPU times are of all but the verifier, beyond the background."""
 
     first: dict[bool, float]
     """Median TTFT of a lone stream, by whether it is deterministic, in seconds."""
     background: float
     """Cores that are busy while nobody asks."""
-    cpu_s: dict[tuple[bool, int], float]
-    """CPU time of a token beyond the background, by mode and clients."""
+    request_s: float
+    """CPU time of an ordinary request for one token."""
+    token_s: dict[tuple[bool, int], float]
+    """CPU time of a token of longer answers, by mode and clients."""
     loads: dict[int, tuple[list[tuple[float, Answer]], dict[str, float]]]
     """By clients: when each request was sent and what came of it, and what the counters grew by."""
 
@@ -134,18 +136,24 @@ def plan_of(times: StepTimes, options: argparse.Namespace, lanes: int, share: fl
 
 async def observe(server: Server, times: StepTimes, options: argparse.Namespace) -> Observed:
     assert server.metrics is not None
-    first, cpu, loads = {}, {}, {}
+    first, token, loads = {}, {}, {}
     async with connect(server.url, server.model, ours=True, salt="plan") as client:
         before = cpu_s(server)
         await asyncio.sleep(IDLE_S)
         background = min(0.99, (cpu_s(server) - before) / IDLE_S)
+
+        async def spent(plan: Plan) -> tuple[float, list[Answer]]:
+            began, before = time.perf_counter(), cpu_s(server)
+            answers = [answer for _, answer in await served(client, plan)]
+            return cpu_s(server) - before - background * (time.perf_counter() - began), answers
+
+        seconds, answers = await spent(plan_of(times, shortened(options), 1, 0.0, options.seconds / 2))
+        request = seconds / len(answers)
         for deterministic in (False, True):
             for lanes in (1, max(options.lanes)):
                 plan = plan_of(times, options, lanes, float(deterministic), options.seconds / 2)
-                began, before = time.perf_counter(), cpu_s(server)
-                answers = [answer for _, answer in await served(client, plan)]
-                spent = cpu_s(server) - before - background * (time.perf_counter() - began)
-                cpu[deterministic, lanes] = spent / sum(answer.tokens for answer in answers)
+                seconds, answers = await spent(plan)
+                token[deterministic, lanes] = seconds / sum(answer.tokens for answer in answers)
                 if lanes == 1:
                     first[deterministic] = statistics.median(answer.first for answer in answers[1:])
         for lanes in options.lanes:
@@ -155,14 +163,15 @@ async def observe(server: Server, times: StepTimes, options: argparse.Namespace)
             after = await asyncio.to_thread(scrape.settled, server.metrics, counters, tokens)
             loads[lanes] = (answered, scrape.growth(counters, after))
             print(f"{lanes} clients are served", file=sys.stderr)
-    return Observed(first, background, cpu, loads)
+    return Observed(first, background, request, token, loads)
 
 
 def compare(seen: Observed, times: StepTimes, options: argparse.Namespace) -> list[dict[str, Any]]:
-    wire = times.wire.model_copy(update=wires(seen, times, options))
     host = beside_the_engine(seen, times, options)
-    print(f"between the parts: {wire}; beside the engine: {host}", file=sys.stderr)
-    times = times.model_copy(update={"wire": wire, "host": host})
+    times = times.model_copy(update={"host": host})
+    wire = times.wire.model_copy(update=wires(seen, times, options))
+    times = times.model_copy(update={"wire": wire})
+    print(f"beside the engine: {host}; between the parts: {wire}", file=sys.stderr)
     found = []
     for lanes, (answered, counters) in seen.loads.items():
         plan = plan_of(times, options, lanes, options.share, options.seconds)
@@ -182,24 +191,35 @@ def wires(seen: Observed, times: StepTimes, options: argparse.Namespace) -> dict
 
 
 def beside_the_engine(seen: Observed, times: StepTimes, options: argparse.Namespace) -> HostTimes:
-    """CPU time beyond the drafting engine's steps: what falls with the number of streams is a step's, the rest a
-    token's."""
+    """CPU time beyond the drafting engine's steps. Of a token, what falls with the number of streams is a step's."""
     if gpus():
         return HostTimes()
+    short = plan_of(times, shortened(options), 1, 0.0, options.seconds).predict()
+    request = max(0.0, seen.request_s - short.fast_path_busy / short.tokens_per_s)
     most, beyond = max(options.lanes), {}
-    for (deterministic, lanes), spent in seen.cpu_s.items():
+    for (deterministic, lanes), spent in seen.token_s.items():
         report = plan_of(times, options, lanes, float(deterministic), options.seconds).predict()
-        beyond[deterministic, lanes] = max(0.0, spent - report.fast_path_busy / report.tokens_per_s)
+        engine = report.fast_path_busy / report.tokens_per_s
+        beyond[deterministic, lanes] = max(0.0, spent - engine - request / options.output)
     step = max(0.0, (beyond[False, 1] - beyond[False, most]) / (1 - 1 / most)) if most > 1 else 0.0
     ordinary, deterministic = (max(0.0, beyond[mode, most] - step / most) for mode in (False, True))
     return HostTimes(
-        background=seen.background, step_s=step, ordinary_token_s=ordinary, deterministic_token_s=deterministic
+        background=seen.background,
+        request_s=request,
+        step_s=step,
+        ordinary_token_s=ordinary,
+        deterministic_token_s=deterministic,
     )
 
 
 def cpu_s(server: Server) -> float:
-    """CPU time so far, of the server's processes but the verifier, and of this one: it is the client."""
-    return sum(seconds for role, seconds in server.cpu().items() if role != "verifier") + time.process_time()
+    """CPU time so far, of the server's processes but the verifier. This one, the client, finds room on its core."""
+    return sum(seconds for role, seconds in server.cpu().items() if role != "verifier")
+
+
+def shortened(options: argparse.Namespace) -> argparse.Namespace:
+    """The same requests, for one token each."""
+    return argparse.Namespace(**{**vars(options), "output": 1})
 
 
 async def served(client: Client, plan: Plan) -> list[tuple[float, Answer]]:

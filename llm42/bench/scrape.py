@@ -13,6 +13,8 @@ SPLIT_BY = ("kind", "mode", "part", "end", "outcome")
 """Labels whose values are told apart; what differs in others (a replica) is summed."""
 REPORT_MS = 5000
 """How often our processes report while they are measured. Each second would cost as much as a router has to do."""
+SLACK_S = 3.0
+"""For what lies between a counter and that report, and behind it."""
 SETTLED_S = 30.0
 POLL_S = 0.5
 HTTP_S = 30.0
@@ -54,7 +56,7 @@ def settled(url: str, before: Mapping[str, float], tokens: int) -> dict[str, flo
     Raises BenchError.
     """
     deadline = time.monotonic() + SETTLED_S
-    time.sleep(REPORT_MS / 1e3 + 1)
+    time.sleep(REPORT_MS / 1e3 + SLACK_S)
     while True:
         found = read(url)
         counted = found.get("output_tokens_total", 0.0) - before.get("output_tokens_total", 0.0)

@@ -67,7 +67,7 @@ class Router:
             done()
 
         begin = self._deterministic if request.deterministic else self._ordinary
-        after(self.env, self.wire.request_s, lambda: begin(number, script, request, ended))
+        after(self.env, self._host.admit() + self.wire.request_s, lambda: begin(number, script, request, ended))
 
     def deliver(self, request: Served, tokens: int) -> None:
         """To the client."""

@@ -57,7 +57,9 @@ class ReplayTimes(Frozen):
 class WireTimes(Frozen):
     """What lies between the parts, while nobody waits."""
 
-    request_s: Seconds = Field(0, description="HTTP, chat template and tokenizer before a router acts, and back.")
+    request_s: Seconds = Field(
+        0, description="HTTP, chat template and tokenizer before a router acts, and back, but for host.request_s."
+    )
     draft_s: Seconds = Field(0, description="From a router's order (start, stop) to the engine's next possible step.")
     item_s: Seconds = Field(0, description="From the end of an engine step to the router that gets its tokens.")
     replay_s: Seconds = Field(0, description="A replay's way to a verifier and back, without its time there.")
@@ -68,6 +70,7 @@ class HostTimes(Frozen):
     engines compute on. Nothing where they have cores, or devices, of their own, as verifiers always have here."""
 
     background: Annotated[float, Field(ge=0, lt=1)] = Field(0, description="Cores that are busy while nobody asks.")
+    request_s: Seconds = Field(0, description="For each request, before a router acts: those that come together wait.")
     step_s: Seconds = Field(0, description="For each step of a fast path engine, whose tokens travel together.")
     ordinary_token_s: Seconds = Field(0, description="For each token of an ordinary answer.")
     deterministic_token_s: Seconds = Field(0, description="For each token of a deterministic one.")

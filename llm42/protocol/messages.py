@@ -121,9 +121,9 @@ class Haste(IntEnum):
     EARLY = 0
     """Nobody: no window is full yet, and nothing ends. It shall have the rows that others leave."""
     DUE = 1
-    """A window is full, but drafting goes on meanwhile."""
+    """A window is full, but drafting goes on meanwhile, for another window at least."""
     URGENT = 2
-    """The client, for its first token or its last; or the draft, which may not run further ahead."""
+    """The client, for its first token or its last; or the draft, which has to stop soon, or is likely wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,10 +243,16 @@ class Session:
         first = length == len(self.prompt)
         given = length - 1 if self.scored and first else 0
         question = Question(tokens, length - 1 - given, self.selection, given, self.top, self.adapter)
-        full = length + count >= self.cadence.grid.next_boundary(length)
-        haste = Haste.URGENT if settled or first else Haste.DUE if full else Haste.EARLY
+        haste = Haste.URGENT if settled or first else self._haste(length, count)
         self._call = Verify(self._calls, question, haste)
         return self._call
+
+    def _haste(self, length: int, count: int) -> Haste:
+        """Of a replay of ``count`` candidates behind ``t[0..length)``, while drafting goes on."""
+        if length + count < self.cadence.grid.next_boundary(length):
+            return Haste.EARLY if self.cadence.doubt is None else Haste.URGENT
+        left = min(self._room(), self.run_ahead - len(self._candidates))
+        return Haste.DUE if left >= self.cadence.grid.window_size else Haste.URGENT
 
     def _useful_candidates(self) -> int:
         """Candidates worth sending: not one that would end the request, for its successor would not be used."""

@@ -1,8 +1,8 @@
 """What one deterministic request has committed, kept where something is to be done with it at the end."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from llm42.protocol import Commit, Question, ReplayRequest, Selection, pack_tokens
+from llm42.protocol import Commit, Haste, Question, ReplayRequest, Selection, pack_tokens
 from llm42.protocol.messages import WORD
 from llm42.receipt import Receipt, issue
 
@@ -29,8 +29,9 @@ class Transcript:
         return issue(fingerprint, self.window_size, self.selection, self.prompt, tokens, logprobs, self.adapter)
 
     def question(self, fingerprint: str | None) -> ReplayRequest:
-        """Replay all of it anew."""
-        return replay_of(self.request_id, self.prompt, self.tokens, self.selection, self.adapter, fingerprint)
+        """Replay all of it anew; nobody waits for that."""
+        request = replay_of(self.request_id, self.prompt, self.tokens, self.selection, self.adapter, fingerprint)
+        return replace(request, haste=Haste.EARLY)
 
 
 def replay_of(

@@ -10,7 +10,7 @@ from typing import Any
 
 from llm42.config import Timeouts
 from llm42.metrics import RouterMetrics
-from llm42.protocol import ReplayReply, ReplayRequest
+from llm42.protocol import Haste, ReplayReply, ReplayRequest
 from llm42.protocol.errors import FingerprintMismatch, ReplayFailed, ReplayImpossible, ReplayRefused, VerifierBusy
 from llm42.router.background import Background
 from llm42.router.calls import CallFailed, bounded
@@ -91,6 +91,7 @@ class VerifierPool:
                             retried(error)
                         failed |= {prefer or ""}
                         prefer = None
+                        request = replace(request, haste=Haste.URGENT)  # by now, somebody waits for it
                         await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S)) - 1])
                     try:
                         # Longer each time: where all are busy, who gives up and asks anew only makes them busier.

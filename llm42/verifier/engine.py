@@ -233,7 +233,8 @@ class ReplayEngine:
                 await self._planned.wait()  # unbounded: without work there is nothing to do
                 self._ready_at = time.perf_counter()
                 continue
-            left = self._ready_at + self._company.patience_s(self._next) - time.perf_counter()
+            patience_s = self._company.patience_s(self._next, self._scheduler.waiting > 0)
+            left = self._ready_at + patience_s - time.perf_counter()
             if left <= 0:
                 return
             with suppress(TimeoutError):

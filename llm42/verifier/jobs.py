@@ -95,7 +95,7 @@ class Job:
     @property
     def patient(self) -> bool:
         """Whether it would rather wait a little for company than have a pass for itself."""
-        return self.fresh or self.haste is not Haste.URGENT
+        return self.haste is not Haste.URGENT
 
     @property
     def scores(self) -> Scores:

@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from llm42.bench import scrape
 from llm42.bench.errors import BenchError
+from llm42.metrics.reporter import INTERVAL_S
 from tests.check.server import serving_app
 
 EXPOSITION = """
@@ -50,15 +51,17 @@ def late() -> Iterator[str]:
 
 
 def test_it_waits_for_what_comes_late(late: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrape, "POLL_S", 0.01)
-    monkeypatch.setattr(scrape, "REPORT_MS", -1000)
+    slept: list[float] = []
+    monkeypatch.setattr("time.sleep", slept.append)
     before = {"output_tokens_total": 40.0}
     assert scrape.settled(late, before, 60)["output_tokens_total"] == 100
+    assert slept[0] > scrape.REPORT_MS / 1e3 + INTERVAL_S, "of all processes, not of the first that reports"
 
 
 def test_it_does_not_wait_for_ever(late: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrape, "POLL_S", 0.01)
-    monkeypatch.setattr(scrape, "REPORT_MS", -1000)
+    monkeypatch.setattr(scrape, "REPORT_MS", 0)
+    monkeypatch.setattr(scrape, "SLACK_S", 0.0)
     monkeypatch.setattr(scrape, "SETTLED_S", 0.2)
     with pytest.raises(BenchError, match="60 of 61 tokens"):
         scrape.settled(late, {"output_tokens_total": 40.0}, 61)

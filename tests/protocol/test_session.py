@@ -2,9 +2,12 @@
 
 from typing import TypeVar
 
+import pytest
+
 from llm42.protocol import (
     Action,
     Commit,
+    Doubt,
     Finish,
     Haste,
     ReplayGrid,
@@ -93,6 +96,34 @@ def test_an_idle_verifier_is_used_early() -> None:
         it.drafted(draft.stream, drafted)
         verify = of(Verify, it.verified(verify.call, reply(verify, [1] * verify.question.count, idle_rows=3)))
         assert (verify.question.length, verify.haste) == (length, Haste.DUE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "haste"),
+    [
+        ({"max_tokens": 10}, Haste.DUE),  # the first, two windows, and the last one, which is not drafted
+        ({"max_tokens": 9}, Haste.URGENT),
+        ({"run_ahead": 8}, Haste.DUE),
+        ({"run_ahead": 7}, Haste.URGENT),
+    ],
+)
+def test_a_full_window_is_urgent_if_the_draft_will_end_before_the_next(settings: dict[str, int], haste: Haste) -> None:
+    it, draft = begun(**settings)  # type: ignore[arg-type]
+    verify = of(Verify, it.drafted(draft.stream, [1] * 4))
+    assert (verify.question.length, verify.haste) == (8, haste)
+
+
+def test_who_is_likely_wrong_is_urgent() -> None:
+    doubt = Doubt(0.1)
+    doubt.contradicted(0.5)
+    cadence = VerifyCadence(ReplayGrid(W), None, doubt)
+    it = Session([9] * 3, StopRules(100), cadence, run_ahead=16)
+    actions = it.start()
+    draft, verify = of(StartDraft, actions), of(Verify, actions)
+    it.drafted(draft.stream, [1])
+    it.verified(verify.call, reply(verify, [1], idle_rows=3))
+    verify = of(Verify, it.drafted(draft.stream, [1, 1], [0.0, 0.0]))
+    assert (verify.question.count, verify.haste) == (3, Haste.URGENT)
 
 
 def test_the_longest_match_commits_and_the_first_difference_rolls_back() -> None:

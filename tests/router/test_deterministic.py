@@ -18,6 +18,7 @@ from llm42.protocol import (
     Commit,
     Doubt,
     Finish,
+    Haste,
     ReplayGrid,
     ReplayReply,
     ReplayRequest,
@@ -53,6 +54,7 @@ class Verifiers:
     def __init__(self, *faults: Any) -> None:
         self.faults = list(faults)
         self.fingerprints: set[str | None] = set()
+        self.hastes: list[Haste] = []
         self.calls: list[asyncio.Task[ReplayReply]] = []
         self.replay = self
 
@@ -63,6 +65,7 @@ class Verifiers:
 
     async def _answer(self, request: ReplayRequest) -> ReplayReply:
         self.fingerprints.add(request.fingerprint)
+        self.hastes.append(request.haste)
         await asyncio.sleep(0)
         honest = reply_to(request.question)
         if self.faults:
@@ -173,6 +176,17 @@ async def test_one_request_never_mixes_two_fingerprints() -> None:
     verifiers = Verifiers(lambda reply: reply, foreign, foreign)
     assert (await outcome(Hub(canonical_token), verifiers))[0] == canonical_output(PROMPT, STOP)
     assert verifiers.fingerprints == {None, "f"}, "after the first answer, the pool's fingerprint is named"
+
+
+async def test_verifiers_hear_who_waits() -> None:
+    verifiers = Verifiers()
+    await outcome(Hub(canonical_token), verifiers)
+    assert verifiers.hastes[0] is Haste.URGENT
+    assert Haste.DUE in verifiers.hastes
+    again = Verifiers(lambda reply: reply, *[VerifierBusy("full")] * 2)
+    await outcome(Hub(canonical_token), again)
+    assert again.hastes[1] is not Haste.URGENT
+    assert again.hastes[2:4] == [Haste.URGENT] * 2, "by then the draft has ended, or gone far ahead"
 
 
 @pytest.fixture(autouse=True)
