@@ -19,6 +19,8 @@ class Core:
 
     def owe(self, seconds: float) -> float:
         """Seconds from now until that is done, unless the engine comes first."""
+        if not seconds:
+            return 0.0
         self._settle()
         self._owed += seconds
         return max(0.0, self._idle_since - self._env.now) + self._owed / self._left

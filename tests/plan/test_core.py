@@ -36,6 +36,13 @@ def test_requests_that_come_together_wait_for_each_other() -> None:
     assert host.admit() == 0.5
 
 
+def test_who_wants_nothing_waits_for_nothing() -> None:
+    env = simpy.Environment()
+    core = Core(env, background=0)
+    core.lengthened(0.5)
+    assert (core.owe(0.0), core.owe(0.25)) == (0.0, 0.75)
+
+
 def test_an_idle_core_is_theirs() -> None:
     env = simpy.Environment()
     core = Core(env, background=0)
