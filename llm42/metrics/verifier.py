@@ -40,7 +40,10 @@ SLOTS = Counter(
     {"kind": ("prefill", "answered", "again", "padding")},
 )
 WAIT_SECONDS = Histogram(
-    "llm42_verify_wait_seconds", "seconds", "Time a replay request waited for its first row, but for company.", buckets=SECONDS
+    "llm42_verify_wait_seconds",
+    "seconds",
+    "Time a replay request waited for its first row, but for company.",
+    buckets=SECONDS,
 )
 REPLAYS = Gauge("llm42_replays", "requests", "Replay requests in a verifier now.", {"state": ("running", "waiting")})
 PAGE_EVENTS = Counter(
