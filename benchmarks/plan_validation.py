@@ -138,6 +138,7 @@ async def observe(server: Server, times: StepTimes, options: argparse.Namespace)
     assert server.metrics is not None
     first, token, loads = {}, {}, {}
     async with connect(server.url, server.model, ours=True, salt="plan") as client:
+        await served(client, plan_of(times, options, 2, 0.5, options.seconds / 8))  # what is done once for all
         before = cpu_s(server)
         await asyncio.sleep(IDLE_S)
         background = min(0.99, (cpu_s(server) - before) / IDLE_S)
@@ -194,15 +195,22 @@ def beside_the_engine(seen: Observed, times: StepTimes, options: argparse.Namesp
     """CPU time beyond the drafting engine's steps. Of a token, what falls with the number of streams is a step's."""
     if gpus():
         return HostTimes()
-    short = plan_of(times, shortened(options), 1, 0.0, options.seconds).predict()
-    request = max(0.0, seen.request_s - short.fast_path_busy / short.tokens_per_s)
-    most, beyond = max(options.lanes), {}
-    for (deterministic, lanes), spent in seen.token_s.items():
-        report = plan_of(times, options, lanes, float(deterministic), options.seconds).predict()
-        engine = report.fast_path_busy / report.tokens_per_s
-        beyond[deterministic, lanes] = max(0.0, spent - engine - request / options.output)
-    step = max(0.0, (beyond[False, 1] - beyond[False, most]) / (1 - 1 / most)) if most > 1 else 0.0
-    ordinary, deterministic = (max(0.0, beyond[mode, most] - step / most) for mode in (False, True))
+
+    def beyond(spent: float, options: argparse.Namespace, lanes: int, share: float) -> float:
+        report = plan_of(times, options, lanes, share, options.seconds).predict()
+        return spent - report.fast_path_busy / report.tokens_per_s
+
+    # A lone request costs itself, and each of its tokens a step and a token.
+    lone, most = beyond(seen.token_s[False, 1], options, 1, 0.0), max(options.lanes)
+    first = beyond(seen.request_s, shortened(options), 1, 0.0)
+    request = max(0.0, (first - lone) / (1 - 1 / options.output))
+    token = {
+        mode: beyond(seen.token_s[mode, most], options, most, float(mode)) - request / options.output
+        for mode in (False, True)
+    }
+    step = (lone - request / options.output - token[False]) / (1 - 1 / most) if most > 1 else 0.0
+    step = max(0.0, step)
+    ordinary, deterministic = (max(0.0, token[mode] - step / most) for mode in (False, True))
     return HostTimes(
         background=seen.background,
         request_s=request,

@@ -6,9 +6,15 @@ import simpy
 
 from llm42.plan.step_times import HostTimes
 
+INSTANT_S = 1e-9
+"""What is owed less has been paid, but for rounding."""
+
 
 class Core:
-    """Owes the time that others want, and pays it before the engine's next step: they are many, and it is one."""
+    """Owes the time that others want, and pays it before the engine's next step: they are many, and it is one.
+
+    The engine takes turns of :meth:`pay` and :meth:`step`, and lets what it is told pass first.
+    """
 
     def __init__(self, env: simpy.Environment, background: float) -> None:
         self._env = env
@@ -18,18 +24,21 @@ class Core:
         """When the engine's step ends, or until when it is settled what others have done on the idle core."""
 
     def owe(self, seconds: float) -> float:
-        """Seconds from now until that is done, unless the engine comes first."""
+        """Seconds from now until that is done."""
         if not seconds:
             return 0.0
         self._settle()
         self._owed += seconds
         return max(0.0, self._idle_since - self._env.now) + self._owed / self._left
 
-    def lengthened(self, seconds: float) -> float:
-        """How long a step takes that begins now, and took ``seconds`` if the core were the engine's own."""
+    def pay(self) -> float:
+        """Seconds for which the engine has to stand back now."""
         self._settle()
-        taken = (self._owed + seconds) / self._left
-        self._owed = 0.0
+        return self._owed / self._left if self._owed > INSTANT_S else 0.0
+
+    def step(self, seconds: float) -> float:
+        """How long a step takes that begins now, and took ``seconds`` if the core were the engine's own."""
+        taken = seconds / self._left
         self._idle_since = self._env.now + taken
         return taken
 

@@ -74,11 +74,15 @@ class FastPathEngine:
             if not self._waiting and not self._running:
                 self._work = self._env.event()
                 yield self._work
+            while owed := self._core.pay():
+                yield self._env.timeout(owed)
+            if not self._waiting and not self._running:
+                continue  # all were aborted meanwhile
             decoding, prefill = self._schedule()
             began = self._env.now
             context = sum(generation.length for generation in decoding)
             seconds = self._times.draft.step_s(len(decoding), sum(prefill.values()), context)
-            yield self._env.timeout(self._core.lengthened(seconds))
+            yield self._env.timeout(self._core.step(seconds))
             self._ledger.work("fast_path", began, self._env.now)
             if decoding:
                 self._ledger.steps.update(steps=1, sequences=len(decoding))

@@ -70,7 +70,8 @@ class VerifierEngine:
                 yield self._planned
                 ready_at = self._env.now
                 continue
-            left = ready_at + self._company.patience_s(self._next, self._scheduler.waiting > 0) - self._env.now
+            patience_s = self._company.patience_s(self._next, short_of_pages=self._scheduler.short_of_pages)
+            left = ready_at + patience_s - self._env.now
             if left <= 0:
                 return
             yield self._env.any_of([self._planned, self._env.timeout(left)])

@@ -119,11 +119,13 @@ class Haste(IntEnum):
     """Who waits for a replay."""
 
     EARLY = 0
-    """Nobody: no window is full yet, and nothing ends. It shall have the rows that others leave."""
-    DUE = 1
-    """A window is full, but drafting goes on meanwhile, for another window at least."""
-    URGENT = 2
-    """The client, for its first token or its last; or the draft, which has to stop soon, or is likely wrong."""
+    """Nobody: no window is full yet, and nothing ends. It shall have the rows that others leave, and company."""
+    SOON = 1
+    """Nobody yet, but the draft is about to end, or in doubt: rows that others leave, without delay."""
+    DUE = 2
+    """Nobody: a window is full, but drafting goes on meanwhile, for another window at least. It shall have company."""
+    URGENT = 3
+    """The client, for its first token or its last; or the draft, which has to stop soon."""
 
 
 @dataclass(frozen=True, slots=True)

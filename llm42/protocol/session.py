@@ -249,10 +249,11 @@ class Session:
 
     def _haste(self, length: int, count: int) -> Haste:
         """Of a replay of ``count`` candidates behind ``t[0..length)``, while drafting goes on."""
-        if length + count < self.cadence.grid.next_boundary(length):
-            return Haste.EARLY if self.cadence.doubt is None else Haste.URGENT
         left = min(self._room(), self.run_ahead - len(self._candidates))
-        return Haste.DUE if left >= self.cadence.grid.window_size else Haste.URGENT
+        ends = left < self.cadence.grid.window_size
+        if length + count >= self.cadence.grid.next_boundary(length):
+            return Haste.URGENT if ends else Haste.DUE
+        return Haste.SOON if ends or self.cadence.doubt is not None else Haste.EARLY
 
     def _useful_candidates(self) -> int:
         """Candidates worth sending: not one that would end the request, for its successor would not be used."""

@@ -91,7 +91,8 @@ class VerifierPool:
                             retried(error)
                         failed |= {prefer or ""}
                         prefer = None
-                        request = replace(request, haste=Haste.URGENT)  # by now, somebody waits for it
+                        if not (request.fresh or isinstance(error, VerifierBusy)):
+                            request = replace(request, haste=Haste.URGENT)  # by now, somebody waits for it
                         await asyncio.sleep(_BACKOFF_S[min(attempt, len(_BACKOFF_S)) - 1])
                     try:
                         # Longer each time: where all are busy, who gives up and asks anew only makes them busier.

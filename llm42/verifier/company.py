@@ -21,7 +21,7 @@ class Company:
         self._seconds = min(seconds, MOST_S)
         self._requests = _requests(last)
 
-    def patience_s(self, planned: Pass, short_of_pages: bool) -> float:
+    def patience_s(self, planned: Pass, *, short_of_pages: bool) -> float:
         """How long ``planned``, which has rows, may wait for more of them from when it could begin, in seconds.
 
         ``short_of_pages``: nobody can join it before it has run.

@@ -233,7 +233,7 @@ class ReplayEngine:
                 await self._planned.wait()  # unbounded: without work there is nothing to do
                 self._ready_at = time.perf_counter()
                 continue
-            patience_s = self._company.patience_s(self._next, self._scheduler.waiting > 0)
+            patience_s = self._company.patience_s(self._next, short_of_pages=self._scheduler.short_of_pages)
             left = self._ready_at + patience_s - time.perf_counter()
             if left <= 0:
                 return
@@ -248,7 +248,7 @@ class ReplayEngine:
                 continue
             if self._observer is not None:
                 waited = max(0.0, self._ready_at - job.submitted)  # for rows, not for company
-                self._observer.on_wait(waited, urgent=not (job.fresh or job.haste is Haste.EARLY))
+                self._observer.on_wait(waited, urgent=not job.fresh and job.haste >= Haste.DUE)
             if job.on_begin is not None:
                 job.on_begin()
         self._scheduler.begin(current)

@@ -28,7 +28,7 @@ class Job:
     fresh: bool = False
     """Nothing is taken from the cache, and nothing left there."""
     haste: Haste = Haste.URGENT
-    """One that is early has the rows that others leave, until it has been passed over often enough."""
+    """Who is not yet due has the rows that others leave, until it has been passed over often enough."""
     submitted: float = 0.0
     """Seconds, on the caller's clock."""
     request_id: str = ""
@@ -40,7 +40,7 @@ class Job:
     next_window: int = 0
     """First window not yet given to a pass."""
     passed: int = 0
-    """Passes that had no row for it while it was early."""
+    """Passes that had no row for it while it was not due."""
     begun: bool = False
     """Whether a pass has had rows of this job."""
     flying: bool = False
@@ -90,12 +90,12 @@ class Job:
     @property
     def yields(self) -> bool:
         """Whether others' rows go before its own."""
-        return self.fresh or (self.haste is Haste.EARLY and self.passed < PATIENCE)
+        return self.fresh or (self.haste < Haste.DUE and self.passed < PATIENCE)
 
     @property
     def patient(self) -> bool:
         """Whether it would rather wait a little for company than have a pass for itself."""
-        return self.haste is not Haste.URGENT
+        return self.haste in (Haste.EARLY, Haste.DUE)
 
     @property
     def scores(self) -> Scores:

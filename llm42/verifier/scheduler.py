@@ -44,6 +44,11 @@ class Scheduler:
         """Jobs that are not admitted yet."""
         return len(self._waiting)
 
+    @property
+    def short_of_pages(self) -> bool:
+        """Whether who comes now has to wait until pages are free."""
+        return any(not job.fresh for job in self._waiting)
+
     def submit(self, job: Job) -> None:
         """Raises ReplayRefused if the job can never fit, VerifierBusy if the queue is full."""
         if job.blocks > self._cache.capacity:
@@ -91,7 +96,7 @@ class Scheduler:
             row.job.next_window = row.window + 1
             row.job.begun = row.job.flying = True
         for job in self._running:
-            job.passed += job.haste is Haste.EARLY and not job.flying and not job.prefilling
+            job.passed += job.haste < Haste.DUE and not job.flying and not job.prefilling
         self._prefill_turn = all(row.asked for row in planned.rows)
         self._audits += planned.first > 0
 

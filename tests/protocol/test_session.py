@@ -113,7 +113,7 @@ def test_a_full_window_is_urgent_if_the_draft_will_end_before_the_next(settings:
     assert (verify.question.length, verify.haste) == (8, haste)
 
 
-def test_who_is_likely_wrong_is_urgent() -> None:
+def test_who_is_in_doubt_does_not_wait_for_company() -> None:
     doubt = Doubt(0.1)
     doubt.contradicted(0.5)
     cadence = VerifyCadence(ReplayGrid(W), None, doubt)
@@ -123,7 +123,18 @@ def test_who_is_likely_wrong_is_urgent() -> None:
     it.drafted(draft.stream, [1])
     it.verified(verify.call, reply(verify, [1], idle_rows=3))
     verify = of(Verify, it.drafted(draft.stream, [1, 1], [0.0, 0.0]))
-    assert (verify.question.count, verify.haste) == (3, Haste.URGENT)
+    assert (verify.question.count, verify.haste) == (3, Haste.SOON)
+
+
+@pytest.mark.parametrize(("max_tokens", "haste"), [(8, Haste.EARLY), (7, Haste.SOON)])
+def test_an_early_replay_does_not_hold_up_the_end(max_tokens: int, haste: Haste) -> None:
+    it = session(eager=2, max_tokens=max_tokens)
+    actions = it.start()
+    draft, verify = of(StartDraft, actions), of(Verify, actions)
+    it.drafted(draft.stream, [1])
+    it.verified(verify.call, reply(verify, [1], idle_rows=3))
+    verify = of(Verify, it.drafted(draft.stream, [1, 1]))
+    assert (verify.question.count, verify.haste) == (3, haste)
 
 
 def test_the_longest_match_commits_and_the_first_difference_rolls_back() -> None:

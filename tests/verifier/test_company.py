@@ -34,6 +34,7 @@ def row(request: str, haste: Haste = Haste.EARLY, *, fresh: bool = False) -> Row
         ("B", [row("A")], LAST_S),
         ("B", [row("A", Haste.DUE)], LAST_S),
         ("B", [row("A", fresh=True)], LAST_S),
+        ("B", [row("A", Haste.SOON)], 0.0),
         ("B", [row("A", Haste.URGENT)], 0.0),
         ("B", [row("A", Haste.URGENT, fresh=True)], 0.0),  # a receipt: its client waits
         ("B", [row("A"), row("C")], 0.0),  # full
