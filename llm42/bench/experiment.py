@@ -51,13 +51,14 @@ def experiments(suite: Suite, subject: Subject, cores: int) -> list[Experiment]:
     line = Line.of(suite, cores)
     cell = Cell("", subject.model, subject.dtype, line.ours, suite.steady, suite.requests, 0, lanes=suite.lanes)
     made = (
+        # First: it is compared with bare step times, which have just been measured.
+        ("limit", suite.repeats, _limit(suite, line, cell)),
         ("saturation", suite.repeats, _saturation(suite, line, cell)),
         ("offline", suite.repeats, _offline(suite, line, cell)),
         ("neighbours", suite.pairs, _neighbours(suite, line, cell)),
         ("online", suite.pairs, _online(suite, line, cell)),
         ("lone", suite.pairs, _lone(suite, cell)),
         ("spans", 1, _spans(suite, line, cell)),
-        ("limit", suite.repeats, _limit(suite, line, cell)),
         ("recompute", 1, _recompute(suite, line, cell)),
     )
     return [

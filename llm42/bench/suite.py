@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from llm42.bench.workload import Length, Mix
 
-ALL = ("saturation", "offline", "neighbours", "online", "lone", "spans", "limit", "recompute")
+ALL = ("limit", "saturation", "offline", "neighbours", "online", "lone", "spans", "recompute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Suite:
 QUICK = Suite(
     name="quick",
     subjects=(
-        Subject("demo", "float32", ("saturation", "neighbours", "online", "lone", "limit")),
+        Subject("demo", "float32", ("limit", "saturation", "neighbours", "online", "lone")),
         Subject("tiny", "bfloat16"),
     ),
     max_model_len=1024,
