@@ -1,4 +1,4 @@
-"""The sizes of a whole run. ``quick`` takes an hour on two cores, ``full`` hours."""
+"""The sizes of a whole run. ``quick`` takes an hour and a half on two cores, ``full`` hours."""
 
 from dataclasses import dataclass
 

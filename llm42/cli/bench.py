@@ -27,7 +27,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 @bench.command()
 def run(
     out: Out,
-    suite: Annotated[str, typer.Option(help="quick: an hour on two cores; full: hours.")] = "quick",
+    suite: Annotated[str, typer.Option(help="quick: an hour and a half on two cores; full: hours.")] = "quick",
     only: Annotated[
         list[str] | None, typer.Option(help="Only this experiment (repeatable): saturation, offline, neighbours, …")
     ] = None,
