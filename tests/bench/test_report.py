@@ -63,7 +63,7 @@ def test_what_failed_is_told() -> None:
     broken = measured(cell, 1.0)
     broken.answers[0] = type(run.answers[0])(0, False, error="HTTP 503: too many wait")
     text = as_markdown(SUITE, MACHINE, {("tiny", "float32"): Part(Results(((cell, broken),)), None, {})})
-    assert "- saturation, llm42-1+1t-W32-G2: 1 requests, HTTP 503: too many wait" in text
+    assert "- limit, llm42-1+1t-W32-G2-window: 1 requests, HTTP 503: too many wait" in text
 
 
 def test_spans_are_counted_to_the_first_token_that_differs() -> None:

@@ -76,12 +76,13 @@ def test_systems_live_as_long_as_they_are_compared(tmp_path: Path, world: World)
     with Runner(store, PLACE, lambda _: None) as runner:
         runner.run(made, lambda cell: None)
     ours, others = "llm42-1+1t-W32-G2", ["invariant-2t", "serial-2t", "vllm-1t", "vllm-2t"]
-    shapes = [f"{ours}-window", "llm42-2+1t-W16-G4", "llm42-2+1t-W32-G4"]
+    frugal, shapes = f"{ours}-window", ["llm42-2+1t-W16-G4", "llm42-2+1t-W32-G4"]
     started = [name for what, name in world.log if what == "start"]
-    assert sorted(started) == sorted([ours, *others, *shapes])  # each once
+    assert sorted(started) == sorted([ours, frugal, *others, *shapes])  # each once
     # A deployment of another shape or cadence is alone.
+    assert world.log[:2] == [("start", frugal), ("stop", frugal)]
     first = world.log.index(("start", shapes[0]))
-    assert {name for what, name in world.log[:first] if what == "stop"} == {ours, *others}
+    assert {name for what, name in world.log[:first] if what == "stop"} == {ours, frugal, *others}
     assert world.log[first:] == [(what, shape) for shape in shapes for what in ("start", "stop")]
     assert all(cell in store for experiment in made for cell in experiment.cells)
     assert not any(measured.failures for _, measured in store)
@@ -124,7 +125,7 @@ def test_a_system_that_answers_nothing_ends_the_run_and_everything_is_stopped(
             server.behaviour.fail = "at once"
 
     with (
-        pytest.raises(BenchError, match=r"no request was answered by llm42-1\+1t-W32-G2; its log is the\.log"),
+        pytest.raises(BenchError, match=r"no request was answered by llm42-1\+1t-W32-G2-window; its log is the\.log"),
         Runner(store, PLACE, lambda _: None) as runner,
     ):
         runner.run(made, on_cell)

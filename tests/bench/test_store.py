@@ -108,5 +108,5 @@ def test_figures_of_two_machines_are_never_put_together(tmp_path: Path) -> None:
 
 
 def test_an_experiment_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match="no experiment 'ofline'; there are saturation, offline"):
+    with pytest.raises(BenchError, match="no experiment 'ofline'; there are limit, saturation, offline"):
         measure_suite(SUITE, Store(tmp_path), MACHINE, None, ["ofline"], print)
